@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 SHARPNESS = 30.0
 """Of the smooth maximum, sum(v^SHARPNESS)^(1/SHARPNESS): it has a gradient at every large value."""
 REFRESH = 4
@@ -37,18 +37,18 @@ class NoisyLayer:
 
     largest: NDArray[np.float32]
     """The largest weight over the taps, by group, output channel and input channel."""
-    energy: Reals
+    energy: Float64Array
     """The importance of outputs times squared weights, summed, by input channel."""
-    importance: Reals
+    importance: Float64Array
     """By output channel."""
-    reach: Reals
+    reach: Float64Array
     """The largest magnitude of the input, by channel."""
-    power: Reals
+    power: Float64Array
     """The mean square of the input times the number of taps, by channel."""
     inputs: int | None
     outputs: int | None
 
-    def maxima(self, factors: Sequence[Reals]) -> tuple[Reals, Reals]:
+    def maxima(self, factors: Sequence[Float64Array]) -> tuple[Float64Array, Float64Array]:
         """Returns the largest weight of each output with its inputs' factors, and of each input
         with its outputs' factors."""
         groups, outputs, inputs = self.largest.shape
@@ -60,7 +60,7 @@ class NoisyLayer:
             by_input.max(axis=1).reshape(-1).astype(np.float64),
         )
 
-    def _factors(self, factors: Sequence[Reals]) -> tuple[Reals, Reals]:
+    def _factors(self, factors: Sequence[Float64Array]) -> tuple[Float64Array, Float64Array]:
         groups, outputs, inputs = self.largest.shape
         return (
             np.ones(groups * inputs) if self.inputs is None else factors[self.inputs],
@@ -69,9 +69,9 @@ class NoisyLayer:
 
     def noise(
         self,
-        factors: Sequence[Reals],
-        gradients: Sequence[Reals],
-        maxima: tuple[Reals, Reals] | None = None,
+        factors: Sequence[Float64Array],
+        gradients: Sequence[Float64Array],
+        maxima: tuple[Float64Array, Float64Array] | None = None,
     ) -> float:
         """Returns the noise, and adds its derivatives by the factors' logarithms to `gradients`.
 
@@ -101,7 +101,7 @@ class NoisyLayer:
         return total + from_weights
 
 
-def _smooth_max(values: Reals) -> tuple[float, Reals]:
+def _smooth_max(values: Float64Array) -> tuple[float, Float64Array]:
     """Returns the maximum, and the share of each value in its derivative by logarithms."""
     top = float(values.max(initial=0))
     if not top:
@@ -112,15 +112,15 @@ def _smooth_max(values: Reals) -> tuple[float, Reals]:
 
 def least_noise(
     layers: Sequence[NoisyLayer],
-    factors: Sequence[Reals],
-    bounds: Sequence[tuple[Reals, Reals]],
-) -> list[Reals]:
+    factors: Sequence[Float64Array],
+    bounds: Sequence[tuple[Float64Array, Float64Array]],
+) -> list[Float64Array]:
     """Returns factors within bounds that make the noise of all layers small, from others on."""
     logs = [np.log(f) for f in factors]
     ends = [(np.log(low), np.log(high)) for low, high in bounds]
     means, squares = ([np.zeros_like(v) for v in logs] for _ in range(2))
     best, least = [f.copy() for f in factors], np.inf
-    maxima: list[tuple[Reals, Reals]] = []
+    maxima: list[tuple[Float64Array, Float64Array]] = []
     for step in range(1, STEPS + 1):
         gradients = [np.zeros_like(v) for v in logs]
         current = [np.exp(v) for v in logs]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qir.calibration.rules import bin_midpoints, least_error, rounding_cost
 from qir.calibration.summary import Summary
 
-Reals = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 """Values of a tensor."""
 
 OUTLIER = 4.0
@@ -38,7 +38,7 @@ class NoiseCause:
     measured: bool = False
 
 
-def outlier_channel(sizes: Reals, noise: Reals | None = None) -> NoiseCause | None:
+def outlier_channel(sizes: Float64Array, noise: Float64Array | None = None) -> NoiseCause | None:
     """One channel is far larger than the others, and all share one scale.
 
     `sizes` are the largest magnitudes of the channels, `noise` is that of each, the same for all
@@ -96,7 +96,7 @@ def wide_range(summary: Summary, low: float, high: float, levels: int) -> NoiseC
     return NoiseCause("wide range", detail, 1 - best / now)
 
 
-def shifted_mean(errors: Reals, counts: Reals, noise: float) -> NoiseCause | None:
+def shifted_mean(errors: Float64Array, counts: Float64Array, noise: float) -> NoiseCause | None:
     """The errors of a channel have the same sign on average, which a bias can take away.
 
     `errors` are the sums of the errors of each channel, `counts` how many there are, `noise` the
@@ -112,7 +112,7 @@ def shifted_mean(errors: Reals, counts: Reals, noise: float) -> NoiseCause | Non
     return NoiseCause("shifted mean", detail, min(1.0, float(shifts.sum() / noise)), measured=True)
 
 
-def dead_channel(low: Reals, high: Reals) -> NoiseCause | None:
+def dead_channel(low: Float64Array, high: Float64Array) -> NoiseCause | None:
     """Channels that hold one value alone on these data, such as zero after a relu."""
     dead = int((low == high).sum())
     if not dead:

@@ -17,7 +17,7 @@ from qir.ir.ops.layers import LAYERS
 from qir.ir.types import QuantType
 
 Tensor = NDArray[np.generic]
-Reals = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -118,20 +118,20 @@ class Errors:
 
     axis: int
     covered: tuple[float, float] | None = None
-    count: Reals = field(default_factory=lambda: np.zeros(0))
-    signal: Reals = field(default_factory=lambda: np.zeros(0))
+    count: Float64Array = field(default_factory=lambda: np.zeros(0))
+    signal: Float64Array = field(default_factory=lambda: np.zeros(0))
     """Squares of the float tensor."""
-    noise: Reals = field(default_factory=lambda: np.zeros(0))
+    noise: Float64Array = field(default_factory=lambda: np.zeros(0))
     """Squared errors against the float tensor."""
-    error: Reals = field(default_factory=lambda: np.zeros(0))
-    own: Reals = field(default_factory=lambda: np.zeros(0))
+    error: Float64Array = field(default_factory=lambda: np.zeros(0))
+    own: Float64Array = field(default_factory=lambda: np.zeros(0))
     """Squared errors that storing the tensor made by itself."""
-    beyond: Reals = field(default_factory=lambda: np.zeros(0))
+    beyond: Float64Array = field(default_factory=lambda: np.zeros(0))
     """Those of values outside of the range."""
-    outside: Reals = field(default_factory=lambda: np.zeros(0))
+    outside: Float64Array = field(default_factory=lambda: np.zeros(0))
     """How many values that are."""
-    low: Reals = field(default_factory=lambda: np.zeros(0))
-    high: Reals = field(default_factory=lambda: np.zeros(0))
+    low: Float64Array = field(default_factory=lambda: np.zeros(0))
+    high: Float64Array = field(default_factory=lambda: np.zeros(0))
 
     def add(self, wanted: Tensor, given: Tensor, before: Tensor | None) -> None:
         """Adds a batch: the float tensor, what is read in its place, and what was stored."""
@@ -157,7 +157,7 @@ class Errors:
         self.low = np.minimum(self.low, x.min(axis=1))
         self.high = np.maximum(self.high, x.max(axis=1))
 
-    def _rows(self, array: Tensor) -> Reals:
+    def _rows(self, array: Tensor) -> Float64Array:
         """Returns the elements as float64, a row for each channel."""
         floats = np.atleast_1d(array).astype(np.float64)
         floats = np.moveaxis(floats, min(self.axis, floats.ndim - 1), 0)
@@ -186,7 +186,7 @@ def with_channel_scales(array: Tensor, tensor: str, scaled: Mapping[str, Scaled]
     return np.asarray(array.astype(np.float64) / row.reshape(shape))
 
 
-def weights_of(layer: Node) -> tuple[Reals, QuantType, int] | None:
+def weights_of(layer: Node) -> tuple[Float64Array, QuantType, int] | None:
     """Returns the stored weights of a layer as float64, their type, and their channel axis.
 
     None for weights that are float, or have scales of blocks.

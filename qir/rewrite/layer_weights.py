@@ -18,7 +18,7 @@ from qir.ir.ops import spec
 from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array
 
-Reals: TypeAlias = NDArray[np.float64]
+Float64Array: TypeAlias = NDArray[np.float64]
 """Numbers as they are computed with, before they are rounded once."""
 
 
@@ -35,7 +35,7 @@ def operands(node: Node) -> tuple[Value, Value, Value | None]:
     return node.operands[x], node.operands[w], node.operands.get(bias)
 
 
-def float_weights(value: Value) -> Reals:
+def float_weights(value: Value) -> Float64Array:
     """Returns the elements of a constant in float64."""
     assert value.constant is not None
     return value.constant.data.astype(np.float64)
@@ -57,20 +57,20 @@ def result_axis(node: Node) -> int:
     return found(make_call(node.op, node.operands, node.attrs))
 
 
-def _times_along(weights: Reals, factors: Reals, axis: int) -> Reals:
+def _times_along(weights: Float64Array, factors: Float64Array, axis: int) -> Float64Array:
     shape = [1] * weights.ndim
     shape[axis] = -1
     return weights * factors.reshape(shape)
 
 
-def _by_group(weights: Reals, factors: Reals, groups: int) -> Reals:
+def _by_group(weights: Float64Array, factors: Float64Array, groups: int) -> Float64Array:
     """Weights whose second axis is of one group, times a row of all groups."""
     rest = weights.shape[2:]
     split = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], *rest)
     return (split * factors.reshape(groups, 1, -1, *(1,) * len(rest))).reshape(weights.shape)
 
 
-def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
+def outward(node: Node) -> Callable[[Float64Array, Float64Array], Float64Array]:
     """Returns how weights are multiplied by a factor for each output channel."""
     if node.op in TRANSPOSED_CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
@@ -80,7 +80,7 @@ def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
     return lambda weights, row: _times_along(weights, row, axis)
 
 
-def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
+def inward(node: Node) -> Callable[[Float64Array, Float64Array], Float64Array]:
     """Returns how weights are multiplied by a factor for each input channel."""
     if node.op in CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
@@ -90,7 +90,7 @@ def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
     return lambda weights, row: _times_along(weights, row, axis)
 
 
-def through(node: Node, products: Reals) -> Reals:
+def through(node: Node, products: Float64Array) -> Float64Array:
     """Returns the sum of products of weights for each output channel, over input channels and
     taps."""
     if node.op in CONVOLUTIONS:
@@ -106,7 +106,7 @@ def through(node: Node, products: Reals) -> Reals:
     return np.asarray(alpha * np.sum(products, axis=1 if turned else 0))
 
 
-def energy(node: Node) -> Reals:
+def energy(node: Node) -> Float64Array:
     """Returns the sum of the squared weights that multiply each input channel."""
     squares = np.square(float_weights(operands(node)[1]))
     if node.op in CONVOLUTIONS:
@@ -118,7 +118,9 @@ def energy(node: Node) -> Reals:
     return np.asarray(squares.sum(axis=0 if turned else 1))
 
 
-def store(graph: Graph, node: Node, weights: Reals, bias: Reals | None, step: str) -> None:
+def store(
+    graph: Graph, node: Node, weights: Float64Array, bias: Float64Array | None, step: str
+) -> None:
     """Gives a layer new weights, and a new bias where there is one; `step` names the change."""
     _, old, _ = operands(node)
     kind = old.type.dtype.carrier

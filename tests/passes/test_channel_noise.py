@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from qir.analysis.channel_noise import NoisyLayer, least_noise
 
-Reals = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 
 
-def layers(rng: np.random.Generator) -> tuple[list[NoisyLayer], list[Reals]]:
+def layers(rng: np.random.Generator) -> tuple[list[NoisyLayer], list[Float64Array]]:
     """A product, a depthwise layer and a product, with two groups of channels between them."""
 
     def layer(
@@ -27,7 +27,7 @@ def layers(rng: np.random.Generator) -> tuple[list[NoisyLayer], list[Reals]]:
     return found, [np.exp(rng.normal(0, 0.5, 6)) for _ in range(2)]
 
 
-def noise(found: list[NoisyLayer], factors: list[Reals]) -> float:
+def noise(found: list[NoisyLayer], factors: list[Float64Array]) -> float:
     return sum(each.noise(factors, [np.zeros(6), np.zeros(6)]) for each in found)
 
 

@@ -35,7 +35,7 @@ from qir.ir.ops.layers import CONVOLUTIONS, LAYERS, MATRIX_PRODUCTS
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.layer_weights import (
-    Reals,
+    Float64Array,
     float_weights,
     inward,
     operands,
@@ -218,9 +218,9 @@ def _has_no_padding(node: Node) -> bool:
 class Normalization:
     """The affine map (x - mean) * gain + beta, channel by channel."""
 
-    gain: Reals
-    mean: Reals
-    beta: Reals
+    gain: Float64Array
+    mean: Float64Array
+    beta: Float64Array
 
 
 def affine(norm: Node) -> Normalization | None:

@@ -36,7 +36,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import channel_axis
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, float_weights, operands, slots, store
+from qir.rewrite.layer_weights import Float64Array, float_weights, operands, slots, store
 
 CANDIDATES = 96
 """Ranges that are tried, from the full one in equal steps."""
@@ -110,7 +110,7 @@ def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
             yield node, scheme
 
 
-def clipped_reach(weights: Reals, axis: int | None, high: int) -> Reals:
+def clipped_reach(weights: Float64Array, axis: int | None, high: int) -> Float64Array:
     """Returns the largest magnitude to keep, for each index of an axis or for all weights."""
     other_axes = tuple(i for i in range(weights.ndim) if i != axis)
     full = np.abs(weights).max(axis=other_axes if axis is not None else None, keepdims=True)
@@ -127,7 +127,9 @@ def clipped_reach(weights: Reals, axis: int | None, high: int) -> Reals:
     return np.asarray(best)
 
 
-def _error(weights: Reals, reach: Reals, axes: tuple[int, ...] | None, high: int) -> Reals:
+def _error(
+    weights: Float64Array, reach: Float64Array, axes: tuple[int, ...] | None, high: int
+) -> Float64Array:
     scale = np.where(reach > 0, reach / high, 1.0)
     quantized = np.clip(np.rint(weights / scale), -high, high)
     return np.asarray(np.square(quantized * scale - weights).sum(axis=axes, keepdims=True))

@@ -54,7 +54,7 @@ from qir.passes.quantize.materialize import read_statistics, weight_type
 from qir.profiles import Profile, dequantize_by_profile, profile, quantize_by_profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.layer_weights import (
-    Reals,
+    Float64Array,
     float_weights,
     inward,
     operands,
@@ -149,7 +149,7 @@ class CorrectBias(BiasCorrection):
             count += 1
         return count + (graph.prune() if count else 0)
 
-    def _exact_weights(self, node: Node) -> Reals:
+    def _exact_weights(self, node: Node) -> Float64Array:
         """Returns the weights of a layer before passes of quantizing changed them."""
         original = self.exact.values.get(node.result.name) if self.exact is not None else None
         weight = operands(node)[1]
@@ -160,7 +160,7 @@ class CorrectBias(BiasCorrection):
                 weight = original_weight
         return float_weights(weight)
 
-    def _input_means(self, node: Node) -> Reals | None:
+    def _input_means(self, node: Node) -> Float64Array | None:
         """Returns the mean of each input channel, over all batches; None where it is not known."""
         data = operands(node)[0]
         axis = summed_axis(node, data)
@@ -204,7 +204,7 @@ def _has_separate_bias_add(node: Node) -> bool:
     return any(v.constant is not None for v in use.node.operands.values())
 
 
-def channel_mean(statistics: Statistics, data: Value, axis: int) -> Reals | None:
+def channel_mean(statistics: Statistics, data: Value, axis: int) -> Float64Array | None:
     """Returns the mean of each channel; None where batches were seen without their channels."""
     data, axis = _before_reshapes(data, axis)
     by_channel, per_tensor = (statistics.get(Key(data.lineage.tensor, a)) for a in (axis, None))
@@ -226,8 +226,8 @@ def _before_reshapes(data: Value, axis: int) -> tuple[Value, int]:
 
 
 def _mean_error(
-    node: Node, mean: Reals, rules: Profile, scales: str, exact_weights: Reals
-) -> Reals:
+    node: Node, mean: Float64Array, rules: Profile, scales: str, exact_weights: Float64Array
+) -> Float64Array:
     """Returns the mean error of each output channel that rounding the weights causes."""
     weight = operands(node)[1]
     scheme = node.schemes[slots(node)[1]]
@@ -240,7 +240,7 @@ def _mean_error(
     return through(node, inward(node)((rounded - exact_weights) * _data_shares(node), mean))
 
 
-def move_bias(graph: Graph, node: Node, shift: Reals, how: str = CORRECTED) -> None:
+def move_bias(graph: Graph, node: Node, shift: Float64Array, how: str = CORRECTED) -> None:
     """Takes a shift of each result channel away in a layer's bias; its lineage says how."""
     _, weight, bias = operands(node)
     float_type = weight.type.dtype.carrier
@@ -250,7 +250,7 @@ def move_bias(graph: Graph, node: Node, shift: Reals, how: str = CORRECTED) -> N
     graph.set_lineage(new_bias, lineage.then(how))
 
 
-def _data_shares(node: Node) -> Reals:
+def _data_shares(node: Node) -> Float64Array:
     """For each tap of a window, the share of results in which it meets data, not padding."""
     if node.op in MATRIX_PRODUCTS:
         return np.ones(())
@@ -280,7 +280,7 @@ def _int_attribute(node: Node, name: str) -> tuple[int, ...]:
 
 def _tap_shares(
     taps: int, size: object, results: object, stride: int, dilation: int, pad: int, transposed: bool
-) -> Reals:
+) -> Float64Array:
     """Along one axis, the share of results that each tap reaches; 1 where a size is open."""
     if not (isinstance(size, int) and isinstance(results, int)) or not results:
         return np.full(taps, 1 / stride if transposed else 1.0)

@@ -51,7 +51,15 @@ from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass
 from qir.rewrite.channel_groups import ChannelGroup, channel_groups, stored_values
-from qir.rewrite.layer_weights import Reals, float_weights, groups, inward, operands, outward, store
+from qir.rewrite.layer_weights import (
+    Float64Array,
+    float_weights,
+    groups,
+    inward,
+    operands,
+    outward,
+    store,
+)
 from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -103,7 +111,7 @@ class Equalize(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         scaled_groups = scales(graph, self.statistics)
-        sides: dict[Node, dict[str, Reals]] = {}
+        sides: dict[Node, dict[str, Float64Array]] = {}
         for group, factors in scaled_groups:
             for node in group.producers:
                 sides.setdefault(node, {})["out"] = factors
@@ -138,7 +146,7 @@ def scaled_tensors(graph: Graph, statistics: Statistics) -> Mapping[str, Scaled]
     }
 
 
-def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Reals]]:
+def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Float64Array]]:
     """Returns the groups whose channels are to be divided, and by what.
 
     From `_balanced` factors on, those are looked for that let rounding add the least noise.
@@ -159,7 +167,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
 
 def _candidates(
     graph: Graph, statistics: Statistics
-) -> list[tuple[ChannelGroup, tuple[Reals, Reals]]]:
+) -> list[tuple[ChannelGroup, tuple[Float64Array, Float64Array]]]:
     """Returns the groups that may be divided, with the least and greatest factors."""
     found = []
     for group in channel_groups(graph):
@@ -169,7 +177,7 @@ def _candidates(
     return found
 
 
-def _rounded(factors: Reals, lowest: Reals, highest: Reals) -> Reals:
+def _rounded(factors: Float64Array, lowest: Float64Array, highest: Float64Array) -> Float64Array:
     """Returns factors as eighths of octaves within bounds: the last bits of logarithms, which
     differ between processors, do not show in the weights."""
     return np.asarray(np.clip(np.exp2(np.rint(np.log2(factors) * 8) / 8), lowest, highest))
@@ -187,7 +195,7 @@ def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[No
     for node, i in before.items():
         readers.setdefault(i, []).append(node)
 
-    def per_signal(node: Node) -> Reals:
+    def per_signal(node: Node) -> Float64Array:
         """Returns how much noise of an input channel raises a layer's noise, by its signal."""
         energy = sums[node].squares.sum(axis=1).reshape(-1)
         signal = float(np.sum(energy * inputs[node].power))
@@ -221,7 +229,7 @@ def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[No
 class _Sums(NamedTuple):
     """A layer's weights over the taps, by group, output and input channel."""
 
-    squares: Reals
+    squares: Float64Array
     largest: NDArray[np.float32]
     taps: int
 
@@ -229,8 +237,8 @@ class _Sums(NamedTuple):
 class _Data(NamedTuple):
     """A layer's input by channel: the largest magnitude to expect, and the mean square."""
 
-    reach: Reals
-    power: Reals
+    reach: Float64Array
+    power: Float64Array
 
 
 def _pair_shape(node: Node) -> tuple[int, int]:
@@ -280,8 +288,10 @@ def _input_statistics(
 
 
 def _balanced(
-    groups: list[ChannelGroup], bounds: list[tuple[Reals, Reals]], statistics: Statistics
-) -> list[Reals]:
+    groups: list[ChannelGroup],
+    bounds: list[tuple[Float64Array, Float64Array]],
+    statistics: Statistics,
+) -> list[Float64Array]:
     """Returns factors that even out a channel's shares.
 
     Relative to the largest channel, a channel's share of the weights before it or of the values
@@ -297,7 +307,7 @@ def _balanced(
     group_after = {n: i for i, (group, _) in enumerate(candidates) for n in group.producers}
     group_before = {n: i for i, (group, _) in enumerate(candidates) for n in group.consumers}
 
-    def current_sizes(node: Node) -> Reals:
+    def current_sizes(node: Node) -> Float64Array:
         """Returns the largest weight between each input and output channel, as the scales have
         it."""
         size = sizes[node]
@@ -333,7 +343,9 @@ def _balanced(
     return factors
 
 
-def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] | None:
+def _factor_bounds(
+    group: ChannelGroup, statistics: Statistics
+) -> tuple[Float64Array, Float64Array] | None:
     """Returns the least and the greatest scale of each channel; None where statistics do not tell.
 
     A clip cuts the scaled values where it cut the others: nowhere, on the calibration data.
@@ -367,7 +379,7 @@ def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, 
     return np.minimum(lowest, highest), highest
 
 
-def _channel_reach(group: ChannelGroup, statistics: Statistics) -> Reals:
+def _channel_reach(group: ChannelGroup, statistics: Statistics) -> Float64Array:
     """Returns the largest magnitude of each channel in what quantizing may store."""
     magnitudes = []
     for value in stored_values(group):
@@ -377,13 +389,13 @@ def _channel_reach(group: ChannelGroup, statistics: Statistics) -> Reals:
     return _elementwise_max(magnitudes) if magnitudes else np.zeros(group.size)
 
 
-def _pair_sizes(node: Node) -> Reals:
+def _pair_sizes(node: Node) -> Float64Array:
     """Absolute weights, the largest of the taps of each pair of channels."""
     size = np.abs(float_weights(operands(node)[1]))
     return size.max(axis=tuple(range(2, size.ndim)), keepdims=True) if size.ndim > 2 else size
 
 
-def _output_sizes(node: Node, size: Reals) -> Reals:
+def _output_sizes(node: Node, size: Float64Array) -> Float64Array:
     """Returns the largest weight of each output channel, the largest of all being 1."""
     outputs_first = (
         node.op in CONVOLUTIONS or node.op == "linear" or node.attrs.get("trans_b") is True
@@ -392,7 +404,7 @@ def _output_sizes(node: Node, size: Reals) -> Reals:
     return _relative_to_largest(largest)
 
 
-def _input_sizes(node: Node, size: Reals) -> Reals:
+def _input_sizes(node: Node, size: Float64Array) -> Float64Array:
     """Returns the largest weight of each input channel, the largest of all being 1."""
     # In a grouped convolution, the second axis of the weights counts the inputs of one group.
     if node.op in CONVOLUTIONS:
@@ -402,16 +414,16 @@ def _input_sizes(node: Node, size: Reals) -> Reals:
     return _relative_to_largest(size.max(axis=0 if outputs_first else 1))
 
 
-def _relative_to_largest(magnitudes: Reals) -> Reals:
+def _relative_to_largest(magnitudes: Float64Array) -> Float64Array:
     largest = magnitudes.max(initial=0)
     return magnitudes / largest if largest else magnitudes
 
 
-def _elementwise_max(candidates: list[Reals]) -> Reals:
+def _elementwise_max(candidates: list[Float64Array]) -> Float64Array:
     return np.asarray(np.max(np.stack(candidates), axis=0))
 
 
-def _rescale(graph: Graph, node: Node, factors: Mapping[str, Reals]) -> None:
+def _rescale(graph: Graph, node: Node, factors: Mapping[str, Float64Array]) -> None:
     _, weight, bias = operands(node)
     new_weight, new_bias = float_weights(weight), None if bias is None else float_weights(bias)
     if "in" in factors:
@@ -422,5 +434,5 @@ def _rescale(graph: Graph, node: Node, factors: Mapping[str, Reals]) -> None:
     store(graph, node, new_weight, new_bias, "equalized")
 
 
-def _range_text(factors: Reals) -> str:
+def _range_text(factors: Float64Array) -> str:
     return f"{factors.min():.3g} to {factors.max():.3g}"

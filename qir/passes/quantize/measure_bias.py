@@ -49,11 +49,11 @@ from qir.passes.quantize.round_weights import Samples, read_samples
 from qir.reference.interpreter import bind_inputs, profile_name_of, run_node
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import Pass
-from qir.rewrite.layer_weights import Reals, operands, result_axis, slots
+from qir.rewrite.layer_weights import Float64Array, operands, result_axis, slots
 from qir.rewrite.runner.options import option
 
 Tensor = NDArray[np.generic]
-Means = dict[str, Reals]
+Means = dict[str, Float64Array]
 """By the name of a layer's result, the mean of each channel."""
 MEASURED = "measured"
 """In the lineage of a bias that this pass moved."""
@@ -140,7 +140,7 @@ def _float_means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node,
     return means
 
 
-def _channel_means(node: Node, data: Tensor) -> Reals:
+def _channel_means(node: Node, data: Tensor) -> Float64Array:
     axis = result_axis(node) % data.ndim
     other_axes = tuple(i for i in range(data.ndim) if i != axis)
     return np.asarray(data.astype(np.float64).mean(axis=other_axes))
@@ -184,7 +184,7 @@ def _measured_shifts(graph: Graph, inputs: Samples, float_means: Means) -> Means
     return shifts
 
 
-def _on_shift_grid(shift: Reals) -> Reals:
+def _on_shift_grid(shift: Float64Array) -> Float64Array:
     # Sums in another order, by other thread counts or processors, differ in the last bits.
     unit = np.abs(shift).max(initial=0) * _SHIFT_GRID
     return np.asarray(np.rint(shift / unit) * unit if unit and np.isfinite(unit) else shift)

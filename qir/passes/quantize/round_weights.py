@@ -47,7 +47,7 @@ from qir.passes.quantize.materialize import weight_type
 from qir.profiles import Profile, profile, quantize_by_profile
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, float_weights, groups, operands, slots, store
+from qir.rewrite.layer_weights import Float64Array, float_weights, groups, operands, slots, store
 from qir.rewrite.runner.options import option
 
 Tensor = NDArray[np.generic]
@@ -146,12 +146,12 @@ def _has_transposed_weights(node: Node) -> bool:
 
 def _input_moments(
     graph: Graph, layers: Iterable[Node], inputs: Samples, centered: bool
-) -> dict[Node, Reals]:
+) -> dict[Node, Float64Array]:
     """For each layer, by group, the mean products of each two of the numbers that it sums over."""
     readers: dict[Value, list[Node]] = {}
     for node in layers:
         readers.setdefault(operands(node)[0], []).append(node)
-    moments: dict[Node, Reals] = {}
+    moments: dict[Node, Float64Array] = {}
 
     def record(value: Value, data: Tensor) -> None:
         for node in readers.get(value, ()):
@@ -164,7 +164,7 @@ def _input_moments(
     return moments
 
 
-def _mean_products(values: Reals, centered: bool) -> Reals:
+def _mean_products(values: Float64Array, centered: bool) -> Float64Array:
     """Of an array of group, sample and number, the mean products of two numbers of a group."""
     values = values - values.mean(axis=1, keepdims=True) if centered else values
     products = np.stack(
@@ -176,7 +176,7 @@ def _mean_products(values: Reals, centered: bool) -> Reals:
     return np.asarray(np.rint(products / unit) * unit if unit else products)
 
 
-def _summed_values(node: Node, data: Reals) -> Reals:
+def _summed_values(node: Node, data: Float64Array) -> Float64Array:
     """Returns what results sum over: group, result and number, in the order of the weights."""
     if node.op in MATRIX_PRODUCTS:
         rows = data.T if node.attrs.get("trans_a") is True else data.reshape(-1, data.shape[-1])
@@ -218,7 +218,7 @@ def _int_attribute(node: Node, name: str) -> tuple[int, ...]:
 
 
 def _round_layer(
-    graph: Graph, node: Node, scheme: Scheme, moments: Reals, rules: Profile, scales: str
+    graph: Graph, node: Node, scheme: Scheme, moments: Float64Array, rules: Profile, scales: str
 ) -> int:
     """Stores the chosen weights of a layer; says how many are not the nearest."""
     weight = operands(node)[1]
@@ -261,7 +261,11 @@ def _round_layer(
 
 
 def choose_rounding(
-    moments: Reals, exact: Reals, nearest: NDArray[np.int64], step: Reals, high: int
+    moments: Float64Array,
+    exact: Float64Array,
+    nearest: NDArray[np.int64],
+    step: Float64Array,
+    high: int,
 ) -> NDArray[np.int64]:
     """Returns the quantized values of weights whose results have the least squared error that was
     found.
@@ -311,5 +315,5 @@ def _with_result_rows(node: Node, array: NDArray[Number]) -> NDArray[Number]:
     return np.asarray(array.reshape(len(array), -1) if _has_result_rows(node) else array.T)
 
 
-def _in_stored_layout(node: Node, rows: Reals, shape: tuple[int, ...]) -> Reals:
+def _in_stored_layout(node: Node, rows: Float64Array, shape: tuple[int, ...]) -> Float64Array:
     return rows.reshape(shape) if _has_result_rows(node) else np.ascontiguousarray(rows.T)

@@ -48,7 +48,7 @@ from qir.passes.quantize.equalize import REACH, STEP, scaled_name
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass
 from qir.rewrite.channel_groups import plain_layer
-from qir.rewrite.layer_weights import Reals, float_weights, inward, operands, slots, store
+from qir.rewrite.layer_weights import Float64Array, float_weights, inward, operands, slots, store
 from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -120,7 +120,9 @@ def smoothed_tensors(
     }
 
 
-def scales(graph: Graph, statistics: Statistics, strength: float) -> list[tuple[Value, Reals]]:
+def scales(
+    graph: Graph, statistics: Statistics, strength: float
+) -> list[tuple[Value, Float64Array]]:
     """Returns the results of norms whose channels are to be divided, and by what.
 
     A channel's number is `max|x| ** strength / max|w| ** (1 - strength)`; channels of zeros alone
@@ -164,7 +166,7 @@ def _scalable(node: Node) -> bool:
     )
 
 
-def _channel_reach(value: Value, statistics: Statistics) -> Reals | None:
+def _channel_reach(value: Value, statistics: Statistics) -> Float64Array | None:
     """Returns the largest magnitude of each channel; None where statistics do not tell."""
     summary = statistics.get(Key(value.lineage.tensor, value.type.rank - 1))
     if summary is None or summary.channel_high.size != value.type.shape[-1]:
@@ -173,14 +175,14 @@ def _channel_reach(value: Value, statistics: Statistics) -> Reals | None:
     return np.where(np.isfinite(ends), ends, 0).astype(np.float64)
 
 
-def _input_sizes(node: Node) -> Reals:
+def _input_sizes(node: Node) -> Float64Array:
     """Returns the largest weight of each input channel."""
     weight = np.abs(float_weights(operands(node)[1]))
     outputs_first = node.op == "linear" or node.attrs.get("trans_b") is True
     return np.asarray(weight.max(axis=0 if outputs_first else 1))
 
 
-def _divide_parameter(graph: Graph, norm: Node, slot: str, factors: Reals) -> None:
+def _divide_parameter(graph: Graph, norm: Node, slot: str, factors: Float64Array) -> None:
     old = norm.operands[slot]
     divided = (float_weights(old) / factors).astype(old.type.dtype.carrier)
     name = graph.fresh(f"{old.name}.smoothed")
