@@ -10,7 +10,13 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import count_opaque_differences, measured, number, run_all, show_measurements
+from qir.cli.comparison import (
+    count_opaque_differences,
+    measured,
+    number,
+    run_all,
+    show_measurements,
+)
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, StyledText, plural
 
