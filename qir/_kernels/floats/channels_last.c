@@ -7,6 +7,15 @@ enum { TASKS = 8, CHUNK = 1024 /* floats of an activation at a time */ };
 
 static size_t parts_of(size_t all, size_t each) { return (all + each - 1) / each; }
 
+/*
+ * Blocks of lines come in fours, or in pairs if they are few: two and four threads then take the
+ * same part of each image, and find in their own cache what they wrote a step before.
+ */
+static size_t shared_blocks(size_t blocks, size_t lines) {
+  const size_t even = blocks < 2 ? blocks : qir_round_up(blocks, blocks < 4 ? 2 : 4);
+  return even < lines ? even : lines;
+}
+
 /* ---- what follows a sum ---- */
 
 struct after {
@@ -52,7 +61,7 @@ struct conv {
   struct qir_panels panels;
   size_t in, out, k;                 /* channels of a group, values of a sum */
   size_t images, lines, line;        /* lines of an image, pixels of a line */
-  size_t block, blocks, span, spans; /* lines of a task, panels of a task */
+  size_t block, blocks, span, spans; /* lines of the largest task, panels of a task */
   int plain, framed;
   size_t tall, width, pixel, pitch, plane; /* of what windows are read from, in floats */
   const float *bias;                       /* or NULL */
@@ -82,12 +91,20 @@ static void frame(const struct conv *v, const float *x, size_t first, size_t cou
     }
 }
 
+/* The first line of a block. Where a line is a pixel, it is a whole number of tiles. */
+static size_t edge(const struct conv *v, size_t block) {
+  enum { TILE = 24 /* rows of both heights of tiles */ };
+  const size_t at = v->lines * block / v->blocks;
+  if (v->line > 1 || block == 0 || block == v->blocks || v->lines < TILE * v->blocks) return at;
+  return (at + TILE / 2) / TILE * TILE;
+}
+
 static void run_conv(const void *params, void *const *buffers, void *scratch, long task) {
   const struct conv *v = params;
   const struct qir_conv_shape *s = &v->how.s;
   const size_t rest = (size_t)task / v->spans, span = (size_t)task % v->spans * v->span;
-  const size_t image = rest / v->blocks, first = rest % v->blocks * v->block;
-  const size_t left = v->lines - first, lines = left < v->block ? left : v->block;
+  const size_t image = rest / v->blocks, number = rest % v->blocks;
+  const size_t first = edge(v, number), lines = edge(v, number + 1) - first;
   const size_t count = lines * v->line, at = (image * v->lines + first) * v->line;
   const float *x = (const float *)buffers[v->how.x] + (v->plain ? 0 : image * s->h * s->w * s->c);
   float *y = (float *)buffers[v->how.y];
@@ -151,15 +168,15 @@ static void run_conv(const void *params, void *const *buffers, void *scratch, lo
 
 /* Blocks that stay in the second cache with what they read, of nearly the same size. */
 static void split(struct conv *v) {
-  enum { FLOATS = 48 * 1024, FEWEST = 96, MOST = 256, TILE = 24 };
+  enum { FLOATS = 48 * 1024, FEWEST = 96, MOST = 256 };
   const struct qir_conv_shape *s = &v->how.s;
   size_t pixels = FLOATS / (s->c + s->oc);
   pixels = pixels < FEWEST ? FEWEST : pixels > MOST ? MOST : pixels;
-  const size_t most = parts_of(pixels, v->line);
-  v->blocks = parts_of(v->lines, most);
-  v->block = parts_of(v->lines, v->blocks);
-  if (v->line == 1 && v->blocks > 1) v->block = qir_round_up(v->block, TILE);
-  v->blocks = parts_of(v->lines, v->block);
+  v->blocks = shared_blocks(parts_of(v->lines, parts_of(pixels, v->line)), v->lines);
+  for (size_t i = 0; i < v->blocks; ++i) {
+    const size_t lines = edge(v, i + 1) - edge(v, i);
+    v->block = lines < v->block ? v->block : lines;
+  }
   const size_t tasks = v->images * v->blocks, wanted = v->framed ? TASKS / 2 : TASKS;
   const size_t spans = parts_of(wanted, tasks);
   v->span = parts_of(v->panels.count, spans < v->panels.count ? spans : v->panels.count);
@@ -228,8 +245,8 @@ struct depthwise {
   const struct qir_sgemm_kernel *kernel;
   struct qir_last_conv how;
   struct after after;
-  size_t wide, block, blocks, span, spans; /* lines and channels of a task */
-  float numbers[];                         /* weights, a row of channels for each tap; the bias */
+  size_t wide, blocks, span, spans; /* channels of a task */
+  float numbers[];                  /* weights, a row of channels for each tap; the bias */
 };
 
 static void run_depthwise(const void *params, void *const *buffers, void *scratch, long task) {
@@ -237,7 +254,8 @@ static void run_depthwise(const void *params, void *const *buffers, void *scratc
   const struct depthwise *v = params;
   const struct qir_conv_shape *s = &v->how.s;
   const size_t rest = (size_t)task / v->spans, from = (size_t)task % v->spans * v->span;
-  const size_t image = rest / v->blocks, first = rest % v->blocks * v->block;
+  const size_t image = rest / v->blocks, number = rest % v->blocks;
+  const size_t first = s->oh * number / v->blocks;
   const struct qir_lines lines = {
       .s = s,
       .x = (const float *)buffers[v->how.x] + image * s->h * s->w * s->c,
@@ -245,7 +263,7 @@ static void run_depthwise(const void *params, void *const *buffers, void *scratc
       .bias = v->numbers + s->kh * s->kw * v->wide,
       .wide = v->wide,
       .first = first,
-      .count = s->oh - first < v->block ? s->oh - first : v->block,
+      .count = s->oh * (number + 1) / v->blocks - first,
       .from = from,
       .to = s->c - from < v->span ? s->c : from + v->span,
       .bounds = bounds_if(bounds_alone(&v->how.after), &v->how.after),
@@ -264,7 +282,7 @@ static void run_depthwise(const void *params, void *const *buffers, void *scratc
 
 int qir_last_depthwise_make(uint32_t isa, const struct qir_last_conv *how, struct qir_step *step) {
   enum { FLOATS = 96 * 1024 /* of a block of lines: they stay in the second cache */ };
-  enum { FEW = 256 /* pixels of an image whose channels are split */, CHANNELS = 128 };
+  enum { FEW = 64 /* pixels of an image whose channels are split */, CHANNELS = 128 };
   const struct qir_conv_shape *s = &how->s;
   const struct qir_sgemm_kernel *kernel = QIR_SELECT(qir_sgemm_kernels, isa);
   const size_t wide = qir_round_up(s->c, kernel->nr), taps = s->kh * s->kw;
@@ -283,8 +301,8 @@ int qir_last_depthwise_make(uint32_t isa, const struct qir_last_conv *how, struc
   v->span = few ? CHANNELS : qir_round_up(s->c, 16);
   v->spans = parts_of(s->c, v->span);
   const size_t fit = FLOATS / (s->w * s->c * s->sh), quarter = parts_of(s->oh, 4);
-  v->block = few ? s->oh : fit < 2 ? 2 : fit < quarter ? fit : quarter;
-  v->blocks = parts_of(s->oh, v->block);
+  const size_t most = few ? s->oh : fit < 2 ? 2 : fit < quarter ? fit : quarter;
+  v->blocks = shared_blocks(parts_of(s->oh, most), s->oh);
   *step = (struct qir_step){run_depthwise, v, (long)(s->n * v->blocks * v->spans), 0};
   return 1;
 }
