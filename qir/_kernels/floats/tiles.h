@@ -16,6 +16,49 @@ enum { LINE = 16 /* floats */ };
 
 #define UNROLL _Pragma("GCC unroll 16")
 
+/* What follows the sums of a tile. */
+static inline __attribute__((always_inline)) void store_any(const struct qir_sgemm_block *b,
+                                                            size_t i, int m, int v,
+                                                            VEC (*acc)[VECS]) {
+  const VEC low = SET1(b->bounds.low), high = SET1(b->bounds.high);
+  UNROLL for (int r = 0; r < m; ++r) {
+    float *y = b->y + (i + (size_t)r) * b->y_row;
+    UNROLL for (int j = 0; j < v; ++j) {
+      if (b->columns <= (size_t)j * NR) break;
+      const size_t left = b->columns - (size_t)j * NR;
+      VEC sum = acc[r][j];
+      if (!b->first) sum = ADD(LOAD_FIRST(y + j * NR, left), sum);
+      if (b->last) {
+        if (b->row_bias) sum = ADD(sum, SET1(b->row_bias[i + (size_t)r]));
+        if (b->column_bias) sum = ADD(sum, LOAD_FIRST(b->column_bias + j * NR, left));
+        if (b->added) sum = ADD(sum, LOAD_FIRST(b->added + (y - b->y) + j * NR, left));
+        if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+      }
+      STORE_FIRST(y + j * NR, left, sum);
+    }
+  }
+}
+
+/* The same for sums that are complete, of a panel that is full: short sums are soon done. */
+static inline __attribute__((always_inline)) void store_whole(const struct qir_sgemm_block *b,
+                                                              size_t i, int m, int v,
+                                                              VEC (*acc)[VECS]) {
+  const VEC low = SET1(b->bounds.low), high = SET1(b->bounds.high);
+  const float *added = b->added;
+  VEC bias[VECS];
+  UNROLL for (int j = 0; j < v; ++j) bias[j] =
+      b->column_bias ? LOAD(b->column_bias + j * NR) : SET1(-0.0f); /* which changes no sum */
+  UNROLL for (int r = 0; r < m; ++r) {
+    const size_t at = (i + (size_t)r) * b->y_row;
+    UNROLL for (int j = 0; j < v; ++j) {
+      VEC sum = ADD(acc[r][j], bias[j]);
+      if (added) sum = ADD(sum, LOAD(added + at + j * NR));
+      if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+      STORE(b->y + at + j * NR, sum);
+    }
+  }
+}
+
 static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_block *b, size_t i,
                                                        int m, int v, int listed) {
   VEC acc[8][VECS];
@@ -35,23 +78,10 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
       UNROLL for (int j = 0; j < v; ++j) acc[r][j] = FMA(left, right[j], acc[r][j]);
     }
   }
-  const VEC low = SET1(b->bounds.low), high = SET1(b->bounds.high);
-  UNROLL for (int r = 0; r < m; ++r) {
-    float *y = b->y + (i + (size_t)r) * b->y_row;
-    UNROLL for (int j = 0; j < v; ++j) {
-      if (b->columns <= (size_t)j * NR) break;
-      const size_t left = b->columns - (size_t)j * NR;
-      VEC sum = acc[r][j];
-      if (!b->first) sum = ADD(LOAD_FIRST(y + j * NR, left), sum);
-      if (b->last) {
-        if (b->row_bias) sum = ADD(sum, SET1(b->row_bias[i + (size_t)r]));
-        if (b->column_bias) sum = ADD(sum, LOAD_FIRST(b->column_bias + j * NR, left));
-        if (b->added) sum = ADD(sum, LOAD_FIRST(b->added + (y - b->y) + j * NR, left));
-        if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
-      }
-      STORE_FIRST(y + j * NR, left, sum);
-    }
-  }
+  if (b->first && b->last && !b->row_bias && b->columns == (size_t)(NR * v))
+    store_whole(b, i, m, v, acc);
+  else
+    store_any(b, i, m, v, acc);
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
@@ -297,7 +327,7 @@ BODY void run_of(const struct qir_lines *how, float *y, size_t at, const VEC *he
   UNROLL for (int ky = 0; ky < tall; ++ky) {
     const size_t down = oy * s->sh + (size_t)ky * dh;
     const int outside = down < s->pt || down - s->pt >= s->h;
-    const float *line = how->x + (outside ? 0 : (down - s->pt) * s->w * c) + at;
+    const float *line = how->x + (outside ? 0 : qir_line_place(how, down - s->pt) * s->w * c) + at;
     UNROLL for (int kx = 0; kx < across; ++kx) {
       const VEC by = window ? held[ky * window + kx] : LOAD(weight);
       const ptrdiff_t column = left + (ptrdiff_t)((size_t)kx * dw);
@@ -316,7 +346,7 @@ BODY void run_of(const struct qir_lines *how, float *y, size_t at, const VEC *he
   }
   const VEC low = SET1(how->bounds.low), high = SET1(how->bounds.high);
   const VEC bias = LOAD(how->bias + at);
-  float *to = y + (oy * s->ow + ox) * c + at;
+  float *to = y + ((oy - how->first) * s->ow + ox) * c + at;
   UNROLL for (int r = 0; r < n; ++r) {
     VEC sum = ADD(acc[r], bias);
     if (how->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
@@ -369,7 +399,7 @@ BODY void pixels_of(const struct qir_lines *how, float *y, size_t oy, size_t ox,
 BODY void fetch_next(const struct qir_lines *how, size_t oy, size_t ox, size_t n) {
   const struct qir_conv_shape *s = how->s;
   const size_t column = ox * s->sw, width = n * s->sw;
-  if (column + width > s->w) return;
+  if (column + width > s->w || how->ring < s->h) return; /* a ring is near */
   for (size_t i = 1; i <= s->sh; ++i) {
     const size_t down = oy * s->sh + (s->kh - 1) * s->dh + i - s->pt;
     if (down >= s->h) continue; /* of what is above the image, too */
