@@ -6,7 +6,6 @@ of them at a time keeps these values in the second cache, and needs no memory fo
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
