@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Never, Protocol, SupportsIndex, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    NamedTuple,
+    Never,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+)
 
 from qir.errors import GraphError
 from qir.ir import attrs as attributes
@@ -62,8 +70,12 @@ class Use(NamedTuple):
     slot: str
 
 
+RewriteFilter: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
+"""Returns whether a rewrite is allowed, from the pass, the rewrite and its nodes, root first."""
+
+
 class GraphLike(Protocol):
-    """A graph as a node sees the bodies it holds; every one is a `Graph`."""
+    """A graph as its nodes see it, and the bodies they hold; every one is a `Graph`."""
 
     @property
     def name(self) -> str:
@@ -72,6 +84,10 @@ class GraphLike(Protocol):
     @property
     def profile(self) -> str:
         """The profile of nodes that name none."""
+
+    @property
+    def rewrite_filter(self) -> RewriteFilter | None:
+        """What is asked before each rewrite while passes run; None: all are allowed."""
 
     def __iter__(self) -> Iterator[Node]: ...
 
@@ -190,6 +206,7 @@ class Node(_Part):
         "_attrs",
         "_bodies",
         "_fallback",
+        "_graph",
         "_inner",
         "_next",
         "_op",
@@ -223,6 +240,7 @@ class Node(_Part):
         self._schemes: Mapping[str, Scheme] = EMPTY_TABLE
         self._inner: Mapping[str, Element] = EMPTY_TABLE
         self._bodies: Mapping[str, GraphLike] = EMPTY_TABLE
+        self._graph: GraphLike | None = None
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
@@ -232,6 +250,11 @@ class Node(_Part):
     def op(self) -> str:
         """The name of its op."""
         return self._op
+
+    @shown
+    def graph(self) -> GraphLike | None:
+        """The graph that it is part of, or was until it was removed."""
+        return self._graph
 
     @shown
     def results(self) -> tuple[Value, ...]:

@@ -38,7 +38,7 @@ from qir.profiles.profile import GroupEntry as GroupEntry
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import ChainMatch, Fusing
 from qir.rewrite.preparation import Preparation
-from qir.rewrite.runner.filter import allow_all, asking, may
+from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.options import option
 
 
@@ -88,8 +88,7 @@ class Group(Fusing):
     def _wrap(self, name: str, trial: Graph) -> None:
         """Groups a small graph of its own, on which a preparation step tries what happens."""
         trial.profile = self.profile or name
-        with asking(allow_all):
-            super().run(trial, Ledger())
+        super().run(trial, Ledger())
 
     def _group_floats(self, graph: Graph, rules: Profile, ledger: Ledger) -> int:
         count = 0
