@@ -74,6 +74,18 @@ RewriteFilter: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
 """Returns whether a rewrite is allowed, from the pass, the rewrite and its nodes, root first."""
 
 
+class CarriedProfile(Protocol):
+    """A profile as a graph carries it; every one is a `qir.profiles.Profile`."""
+
+    @property
+    def name(self) -> str:
+        """The name by which the graph and its nodes mean it."""
+
+    @property
+    def text(self) -> str:
+        """The text of its file."""
+
+
 class GraphLike(Protocol):
     """A graph as its nodes see it, and the bodies they hold; every one is a `Graph`."""
 
@@ -84,6 +96,10 @@ class GraphLike(Protocol):
     @property
     def profile(self) -> str:
         """The profile of nodes that name none."""
+
+    @property
+    def own_profiles(self) -> Mapping[str, CarriedProfile]:
+        """The profiles that the program carries, by name."""
 
     @property
     def rewrite_filter(self) -> RewriteFilter | None:

@@ -229,7 +229,11 @@ class _Run:
         self.numbering.begin()
         work._most = work.version + MAX_EDITS + 1000 * len(work)
         try:
-            with watched(self.numbering, self.allow), pause_garbage_collection(), within(self.seconds):
+            with (
+                watched(self.numbering, self.allow),
+                pause_garbage_collection(),
+                within(self.seconds),
+            ):
                 for path, graph in list(work.walk()) if one.nested else [("", work)]:
                     below = path.partition("/")[2]
                     self.numbering.path = f"{below}/" if below else ""

@@ -1,9 +1,9 @@
 """Filters rewrites: each is allowed or skipped, so that rewrites can be counted and stopped.
 
 A pass calls `may` before each change and skips the change if it returns False; patterns call it by
-themselves. The filter belongs to the graph that is rewritten: the runner sets it with `asking` while
-passes run, and `may` finds it by the graph of the nodes. So `Pass.run(graph, ledger)` needs no
-argument for it, and passes on two graphs, in one thread or several, do not see each other's.
+themselves. The filter belongs to the graph that is rewritten: the runner sets it with `asking`
+while passes run, and `may` finds it by the graph of the nodes. So `Pass.run(graph, ledger)` needs
+no argument for it, and passes on two graphs, in one thread or several, do not see each other's.
 """
 
 from __future__ import annotations
