@@ -219,7 +219,7 @@ def test_names_of_the_past_are_found() -> None:
     assert list(unknown_words(text)) == [(2, "most"), (2, "of_old")]
     text += "\n\ndef of_old(most):\n    pass\n"
     assert list(unknown_words(text)) == [(2, "most")]
-    page = "`register_profile` and `bring` in `qir/profiles/library.py`"
+    page = "`read_profile` and `bring` in `qir/profiles/library.py`"
     assert missing_names(page) == ["`bring` in qir/profiles/library.py"]
     page = "`qir/registry.py` (`offer`, `offered`)"
     assert missing_names(page) == ["`offered` in qir/registry.py"]

@@ -29,8 +29,8 @@ from qir.ir.verify import NodeContext
 from qir.ir.verify.step import SLOTS, Product
 from qir.numerics import Rule, affine_of
 from qir.numerics.rounding import SECOND_ROUNDINGS
-from qir.profiles import profile, quantize_query, query_for_node, resolve_profile_name
-from qir.profiles.processor import best_isa, on_processor
+from qir.profiles import Profile, library_of, quantize_query, query_for_node, read_profile_for
+from qir.profiles.processor import best_isa, on_processor, require_instruction_set
 from qir.reference.products import ProductKernel, integer_product
 from qir.reference.quantized import activation_bounds
 
@@ -108,7 +108,7 @@ class Certificate:
 
 def certify(
     graph: Graph,
-    profiles: Sequence[str] = (),
+    profiles: Sequence[str | Profile] = (),
     *,
     layer: str | None = None,
     most: int = MAX_NUDGE_ULPS,
@@ -120,23 +120,29 @@ def certify(
     processor, or for `isa`, on the kernels that it groups. Raises UsageError for a layer that there
     is not, one profile alone or a processor unknown; ProfileError for a profile that there is not.
     """
-    profiles = [resolve_profile_name(name) for name in profiles]
-    if len(set(profiles)) == 1:
+    require_instruction_set(isa)
+    target_isa = isa or best_isa()
+    compared = [
+        each if isinstance(each, Profile) else read_profile_for(graph, each) for each in profiles
+    ]
+    if len({each.name for each in compared}) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
-    for name in profiles:
-        profile(name)
-    names, target_isa = tuple(profiles), isa or best_isa()
-    with on_processor(profiles, target_isa):
-        products, own_layers = layers(graph, profiles)
-        certificates = tuple(
-            Certificate(
-                sums_of(context, product),
-                _ties(context, product, names, [own.get(place) for own in own_layers], most),
-                saturating_profiles(context.node, product, profiles, target_isa),
-            )
-            for place, (context, product) in products.items()
-            if layer is None or context.node.name == layer
+    compared = [on_processor(each, target_isa) for each in compared]
+    # A copy carries them, so that it is grouped as on that processor.
+    graph = graph.copy()
+    for each in compared:
+        graph.carry_profile(each, replace=True)
+    names, library = tuple(each.name for each in compared), library_of(graph)
+    products, own_layers = layers(graph, names)
+    certificates = tuple(
+        Certificate(
+            sums_of(context, product),
+            _ties(context, product, compared, [own.get(place) for own in own_layers], most),
+            saturating_profiles(context.node, product, names, target_isa, library),
         )
+        for place, (context, product) in products.items()
+        if layer is None or context.node.name == layer
+    )
     if layer is not None and not certificates:
         raise UsageError(f"no quantized product is named {layer!r}")
     return certificates
@@ -145,18 +151,17 @@ def certify(
 def _ties(
     context: NodeContext,
     product: Product,
-    profiles: tuple[str, ...],
+    compared: Sequence[Profile],
     own: Sequence[tuple[NodeContext, Product] | None],
     max_ulps: int,
 ) -> Ties | None:
     """Returns what parts profiles on a layer, each by the kernel that it makes of it."""
-    if not profiles:
+    if not compared:
         return None
+    profiles = tuple(each.name for each in compared)
     sums, kernels = sums_of(context, product), [its or (context, product) for its in own]
     queries = [query_for_node(each.node) for each, _ in kernels]
-    claims = tuple(
-        profile(name).resolve(query).claim for name, query in zip(profiles, queries, strict=True)
-    )
+    claims = tuple(each.resolve(query).claim for each, query in zip(compared, queries, strict=True))
     if in_float := [name for name, its in zip(profiles, own, strict=True) if its is None]:
         verb = "computes" if len(in_float) == 1 else "compute"
         why = f"{' and '.join(in_float)} {verb} it in float32: no subject of proof"
@@ -164,7 +169,7 @@ def _ties(
     if sums.wraps is not False:
         return Ties(profiles, claims=claims, why=sums.why or "its sums can wrap in 32 bits")
     try:
-        layer = _layer([(each.node, own_product) for each, own_product in kernels], profiles)
+        layer = _layer([(each.node, own_product) for each, own_product in kernels], compared)
         ties = layer if isinstance(layer, Ties) else _smallest_nudges(layer, profiles, max_ulps)
     except QirError as error:
         ties = Ties(profiles, why=str(error))
@@ -215,11 +220,11 @@ class _Layer:
         return np.float32(self.scales[channel % self.scales.size])
 
 
-def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -> _Layer | Ties:
+def _layer(kernels: Sequence[tuple[Node, Product]], compared: Sequence[Profile]) -> _Layer | Ties:
     """Returns the layer, as each profile has it, or why its sums decide nothing."""
-    found = []
-    for name, (node, product) in zip(profiles, kernels, strict=True):
-        if isinstance(layer := _layer_of_profile(name, node, product), str):
+    found, profiles = [], tuple(each.name for each in compared)
+    for source, (node, product) in zip(compared, kernels, strict=True):
+        if isinstance(layer := _layer_of_profile(source, node, product), str):
             return Ties(profiles, why=layer)
         found.append(layer)
     merged = replace(found[0], own=tuple(kernel for layer in found for kernel in layer.own))
@@ -235,7 +240,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -
     return merged
 
 
-def _layer_of_profile(name: str, node: Node, product: Product) -> _Layer | str:
+def _layer_of_profile(source: Profile, node: Node, product: Product) -> _Layer | str:
     """Returns the layer as one profile has it, or why its sums decide nothing."""
     result, weights = node.result.type.quant, product.weights
     why = _why_not_certified(node, product)
@@ -244,11 +249,11 @@ def _layer_of_profile(name: str, node: Node, product: Product) -> _Layer | str:
     bias = _bias(node, product)
     if isinstance(bias, str):
         return bias
-    rule = profile(name).resolve(query_for_node(node))
-    if why := _why_profile_silent(rule, name, product, weights, result):
+    rule = source.resolve(query_for_node(node))
+    if why := _why_profile_silent(rule, source.name, product, weights, result):
         return why
     rule = replace(rule, method=None, acc=replace(rule.acc, pairs="exact"))
-    kernel = _Kernel(rule, product.x, result, bias, _activation_ends(node, result, name))
+    kernel = _Kernel(rule, product.x, result, bias, _activation_ends(node, result, source))
     scales = np.asarray(product.w.scales(), np.float32).reshape(-1)
     rows, reals = weight_rows(product, weights), _centered_bounds(product.x)
     return _Layer((kernel,), scales, _op_gain(node), rows, reals)
@@ -334,12 +339,11 @@ def _bias(node: Node, product: Product) -> Array | str | None:
     return array
 
 
-def _activation_ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
+def _activation_ends(node: Node, result: QuantType, source: Profile) -> tuple[int, int]:
     """Returns the quantized values that activations leave, under a profile."""
     low, high = result.low, result.high
-    own_profile = profile(name)
-    rule = own_profile.resolve(quantize_query(result))
-    mode = own_profile.resolve(query_for_node(node)).stage.ends
+    rule = source.resolve(quantize_query(result))
+    mode = source.resolve(query_for_node(node)).stage.ends
     for stage in node.stages[1:]:
         least, greatest = activation_bounds(stage.op, stage.attrs, affine_of(result), rule, mode)
         low, high = max(low, least), min(high, greatest)
