@@ -97,7 +97,7 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
     if not node.stages:
         values = dict(node.operands)
         resolved = resolve_companions(node.op, values, operands, kinds, profile)
-        float_operands = _reals(resolved)
+        float_operands = _float_operands(resolved)
         counted = _counted(node.op, _made(node.op, float_operands, node.attrs), resolved)
         # A range chosen from the data itself counts as the map of every operand.
         return [*counted[:-1], counted[0]] if counted and _of_own_range(values) else counted
@@ -117,7 +117,7 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
             kinds,
             profile,
         )
-        float_operands = _reals(resolved)
+        float_operands = _float_operands(resolved)
         if carried is not None and stage.flow is not None:
             float_operands[stage.flow] = carried
         carried = _made(stage.op, float_operands, stage.attrs)
@@ -143,7 +143,7 @@ def _made(op: str, float_operands: Mapping[str, Array], attrs: Mapping[str, Any]
     return compute_all(op, dict(float_operands), attrs)[0]
 
 
-def _reals(resolved: Resolved) -> dict[str, Array]:
+def _float_operands(resolved: Resolved) -> dict[str, Array]:
     """What operands mean, in float64; sums' own codes in units of the product."""
     floats: dict[str, Array] = {}
     for slot, array in resolved.arrays.items():
@@ -195,7 +195,7 @@ def _counted(op: str, floats: Array, resolved: Resolved) -> Rich | None:
     zero = np.asarray(spread.zero, np.int64)
     steps = floats.astype(np.float64) - _offset(spread.plus)
     steps /= np.asarray(spread.scale, np.float64)
-    codes = steps + zero
+    integers = steps + zero
     same_map = (
         bool(operand_maps)
         and op not in FACTORS
@@ -205,7 +205,7 @@ def _counted(op: str, floats: Array, resolved: Resolved) -> Rich | None:
         return None
     if op == "mul" and len(operand_maps) == 1 and _renamed(resolved, quant):
         return None
-    low, high = codes < result_map.low - 0.5, codes > result_map.high + 0.5
+    low, high = integers < result_map.low - 0.5, integers > result_map.high + 0.5
     beyond = low | high | ~np.isfinite(steps)
     finite_steps = np.where(beyond, 0.0, steps)
     tie = ~beyond & (

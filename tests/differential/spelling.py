@@ -96,7 +96,7 @@ class Spelling:
             self.constant(f"{t.name}_zero", zero),
         ]
 
-    def codes(self, t: Codes | Weight) -> str:
+    def integers(self, t: Codes | Weight) -> str:
         """The name of the tensor itself."""
         return self.constant(t.name, t.data) if isinstance(t, Weight) else t.name
 
@@ -164,7 +164,7 @@ class QOperator(Spelling):
         tail: Tail | None = None,
     ) -> None:
         if op in MOVES:
-            self.node(op, [self.codes(operands[0]), *extra], out.name, attrs=attrs)
+            self.node(op, [self.integers(operands[0]), *extra], out.name, attrs=attrs)
             return
         if op == "Requantize":
             (x,) = operands
@@ -174,7 +174,7 @@ class QOperator(Spelling):
             return
         domain, name = QLINEAR[op]
         attributes = dict(attrs or {})
-        operand_inputs = [n for t in operands for n in (self.codes(t), *self.params(t))]
+        operand_inputs = [n for t in operands for n in (self.integers(t), *self.params(t))]
         bias_inputs = [] if bias is None else [self.constant(f"{out.name}_bias", bias)]
         if op == "Concat":
             inputs = [*self.params(out), *operand_inputs]
@@ -195,7 +195,7 @@ class QOperator(Spelling):
         attrs: Attrs,
         bias: NDArray[np.int32 | np.float32] | None,
     ) -> None:
-        operand_inputs = [n for t in operands for n in (self.codes(t), *self.params(t))]
+        operand_inputs = [n for t in operands for n in (self.integers(t), *self.params(t))]
         bias_inputs = [] if bias is None else [self.constant(f"{real}_bias", bias)]
         self.node("QGemm", [*operand_inputs, *bias_inputs], real, MICROSOFT, attrs)
 
@@ -224,7 +224,7 @@ class Qdq(Spelling):
         count = sum(n.op_type == "DequantizeLinear" for n in self.nodes)
         real = f"{t.name}_real{count}"
         attrs = {"axis": t.axis} if isinstance(t, Weight) and t.axis is not None else None
-        self.node("DequantizeLinear", [self.codes(t), *self.params(t)], real, attrs=attrs)
+        self.node("DequantizeLinear", [self.integers(t), *self.params(t)], real, attrs=attrs)
         self._reals[t.name] = real
         return real
 

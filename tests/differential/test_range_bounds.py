@@ -23,7 +23,10 @@ F = np.float32
 SEED = 47
 SIGNED = [(-64, 63), (-64, 64), (-127, 127), (-128, 126), (-100, 50), (-3, 3), (-1, 0), (0, 127)]
 UNSIGNED = [(0, 127), (0, 200), (0, 254), (0, 63), (0, 15), (0, 1)]
-EIGHT = [*(("i8", codes) for codes in SIGNED), *(("u8", codes) for codes in UNSIGNED)]
+EIGHT = [
+    *(("i8", bounds) for bounds in SIGNED),
+    *(("u8", bounds) for bounds in UNSIGNED),
+]
 WIDE = [("i16", (-16384, 16384)), ("i16", (-16384, 16383)), ("i16", (-9, 30)), ("u16", (0, 999))]
 FOUR = [("i4", (-3, 3)), ("u4", (0, 14))]
 

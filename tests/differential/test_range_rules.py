@@ -89,8 +89,8 @@ def test_weights_of_qnnpacks_symmetric_configuration() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scale, zero = watcher.calculate_qparams()
-    rule, codes = NAMED_RULES[SYMMETRIC], (-127, 127)
-    found = choose(LOW, HIGH, dtype("i8"), rule, symmetric=True, bounds=codes)
+    rule, quantized = NAMED_RULES[SYMMETRIC], (-127, 127)
+    found = choose(LOW, HIGH, dtype("i8"), rule, symmetric=True, bounds=quantized)
     same((np.asarray(found[0], F), found[1]), (scale.numpy(), zero.numpy()))
 
 

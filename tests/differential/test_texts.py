@@ -71,7 +71,7 @@ def test_many_more_networks_on_words_agree(chunk: int) -> None:
 # -- in every form --------------------------------------------------------------------------------
 
 
-def on_codes(proto: onnx.ModelProto) -> Counter[str]:
+def integer_ops(proto: onnx.ModelProto) -> Counter[str]:
     """The operators on codes."""
     return Counter(n.op_type for n in proto.graph.node if n.op_type.startswith("QLinear"))
 
@@ -102,11 +102,11 @@ def forms(seed: int, folder: Path) -> bool:
     for form, target in (("qdq", "onnxruntime"), ("integer", "onnxruntime"), ("qdq", "onnx")):
         where = f"seed {seed}, {form}, {target}"
         pipeline.save(pipeline.load(source), there, format=form, target=target, force=True)
-        assert not on_codes(onnx.load(there)) or form == "integer", where
+        assert not integer_ops(onnx.load(there)) or form == "integer", where
         runtime.run(onnx.load(there), made.feeds, optimize=False)
         pipeline.save(pipeline.load(there), back, format="qoperator", force=True)
         again = onnx.load(back)
-        assert on_codes(again) == on_codes(made.proto), where
+        assert integer_ops(again) == integer_ops(made.proto), where
         found = far(net, theirs, runtime.run(again, made.feeds, optimize=False))
         if found == "a tie":
             return False

@@ -35,14 +35,14 @@ def graph_of(
     given["w"] = graph.constant(Array(w, TensorType(w.shape, of), "w"))
     if bias is not None:
         given["bias"] = graph.constant(Array(bias.astype(F), TensorType(bias.shape, F32), "b"))
-    shape = graph.add(op, {**given, **_reals(graph, given)}, attrs).result.type.shape
+    shape = graph.add(op, {**given, **_dequantized_operands(graph, given)}, attrs).result.type.shape
     result = TensorType(shape, uniform(U8, F(scales[2]), 77))
     graph.add("output", {"y": graph.add(op, given, attrs, types=[result], name="y").result})
     graph.prune()
     return graph
 
 
-def _reals(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
+def _dequantized_operands(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
     return {s: graph.add("dequantize", {"x": given[s]}).result for s in ("x", "w")}
 
 

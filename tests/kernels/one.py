@@ -33,7 +33,7 @@ def one(
     return y
 
 
-def codes(
+def random_integers(
     rng: np.random.Generator, kind: str, shape: Sequence[int], ends: bool = False
 ) -> NDArray[np.uint8 | np.int8]:
     """Random codes; with `ends` only the least and the greatest."""

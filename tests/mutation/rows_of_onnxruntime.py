@@ -70,7 +70,7 @@ class Written(Nodes):
     asked: list[str] = field(default_factory=list)
     """The tensors that a kernel on codes makes, or not."""
 
-    def codes(self, kind: str, data: object) -> str:
+    def integers(self, kind: str, data: object) -> str:
         """A constant of codes, those of four bits among them."""
         name = f"k{len(self.held)}"
         values = np.asarray(data)
@@ -82,7 +82,7 @@ class Written(Nodes):
         """A scale and a zero point; the latter a little above the middle unless it is given."""
         middle = (_LEAST[kind] + _MOST[kind]) // 2 + (0 if kind == "i32" else 1)
         zeros = middle if zero is None else zero
-        return self.constant(scale), self.codes(kind, zeros)
+        return self.constant(scale), self.integers(kind, zeros)
 
     def data(self, kind: str, *shape: int, scale: float = 0.05) -> str:
         """What is given as codes, those of four bits made of others, dequantized."""
@@ -96,7 +96,7 @@ class Written(Nodes):
 
     def weights(self, kind: str, *shape: int) -> str:
         low, high = max(_LEAST[kind], -100), min(_MOST[kind], 100)
-        held = self.codes(kind, self.rng.integers(low, high + 1, shape))
+        held = self.integers(kind, self.rng.integers(low, high + 1, shape))
         return self.op("DequantizeLinear", held, *self.told(kind, 0.05, 0))
 
     def whole(self, *numbers: int) -> str:
@@ -135,7 +135,7 @@ def _bias(m: Written, *shape: int) -> list[str]:
     if how == "u8":
         return [m.weights("u8", *shape)]
     scale = float(np.float32(0.05) * np.float32(0.05)) * (1.5 if how == "other_unit" else 1)
-    held = m.codes("i32", m.rng.integers(-900, 900, shape))
+    held = m.integers("i32", m.rng.integers(-900, 900, shape))
     return [m.op("DequantizeLinear", held, m.constant(scale))]
 
 
@@ -153,8 +153,8 @@ def _matmul(m: Written) -> str:
     if not m.case.stacked:
         return m.op("MatMul", m.data(m.case.x, 3, 8), m.weights(kind, 8, 4))
     x = m.data(m.case.x, 2, 3, 8)
-    held = m.codes(kind, m.rng.integers(max(_LEAST[kind], -100), 100, (2, 8, 4)))
-    scales, zeros = m.constant([0.05, 0.04, 0.03, 0.06]), m.codes(kind, [0] * 4)
+    held = m.integers(kind, m.rng.integers(max(_LEAST[kind], -100), 100, (2, 8, 4)))
+    scales, zeros = m.constant([0.05, 0.04, 0.03, 0.06]), m.integers(kind, [0] * 4)
     return m.op("MatMul", x, m.op("DequantizeLinear", held, scales, zeros, axis=2))
 
 
@@ -275,9 +275,11 @@ def write(case: Case) -> Written:
     same = (case.op in MOVES or case.op == "pad") and not case.moved and not case.behind
     zero = _LEAST[kind] + 77 * cuts if case.tail else None
     told = m.told(kind, 0.05 if same else 0.0625, zero)
-    codes = m.op("QuantizeLinear", made, *told)
-    m.asked.append(codes)
-    m.outputs.append(m.op("DequantizeLinear", codes, *told) if kind.endswith("4") else codes)
+    quantized = m.op("QuantizeLinear", made, *told)
+    m.asked.append(quantized)
+    m.outputs.append(
+        m.op("DequantizeLinear", quantized, *told) if kind.endswith("4") else quantized
+    )
     return m
 
 

@@ -68,16 +68,16 @@ def along_axes() -> None:
 def bounded() -> None:
     """Relu of codes, which onnxruntime computes as reals, to other codes."""
     numbers = {"s": F(0.1), "z": np.uint8(101), "t": F(0.05), "u": np.uint8(33)}
-    codes = np.arange(256, dtype=np.uint8)
+    quantized = np.arange(256, dtype=np.uint8)
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["real"]),
         helper.make_node("Relu", ["real"], ["bound"]),
         helper.make_node("QuantizeLinear", ["bound", "t", "u"], ["y"]),
     ]
     constants = {name: np.asarray(value) for name, value in numbers.items()}
-    made = one_model(nodes, {"x": codes}, constants, {"y": TensorProto.UINT8}).judged()["y"]
+    made = one_model(nodes, {"x": quantized}, constants, {"y": TensorProto.UINT8}).judged()["y"]
     maps = uniform(dtype("u8"), F(0.1), 101), uniform(dtype("u8"), F(0.05), 33)
-    found = predicted(PLAIN, "relu", {"x": Held(codes, maps[0])}, maps[1], codes.shape)
+    found = predicted(PLAIN, "relu", {"x": Held(quantized, maps[0])}, maps[1], quantized.shape)
     assert np.array_equal(found, made)
 
 

@@ -55,8 +55,8 @@ class Written:
 
     def coded(self, x: str, scale: float = 0.05) -> str:
         zero = self.constant(3, TYPES[self.data][0])
-        codes = self.op("QuantizeLinear", x, self.constant(scale), zero)
-        return self.op("DequantizeLinear", codes, self.constant(scale), zero)
+        quantized = self.op("QuantizeLinear", x, self.constant(scale), zero)
+        return self.op("DequantizeLinear", quantized, self.constant(scale), zero)
 
     def read(self, *shape: int, scale: float = 0.05) -> str:
         name = f"in{len(self.inputs)}"
@@ -65,13 +65,15 @@ class Written:
 
     def weights(self, *shape: int) -> str:
         kind, low, high = TYPES[self.weight]
-        codes = np.random.default_rng(0).integers(low, high, shape)
+        quantized = np.random.default_rng(0).integers(low, high, shape)
         zero = self.constant(0, kind)
-        return self.op("DequantizeLinear", self.constant(codes, kind), self.constant(0.01), zero)
+        return self.op(
+            "DequantizeLinear", self.constant(quantized, kind), self.constant(0.01), zero
+        )
 
     def bias(self, count: int) -> str:
-        codes = self.constant(np.arange(count) * 7 - 20, TensorProto.INT32)
-        return self.op("DequantizeLinear", codes, self.constant(BIAS))
+        quantized = self.constant(np.arange(count) * 7 - 20, TensorProto.INT32)
+        return self.op("DequantizeLinear", quantized, self.constant(BIAS))
 
     def model(self, output: str) -> bytes:
         outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
@@ -118,7 +120,7 @@ CASES = [(op, data, w) for op in PRODUCTS for data in TYPES for w in TYPES]
 CASES += [(op, data, data) for op in OTHERS for data in TYPES]
 
 
-def on_codes_there(model: bytes, path: Path) -> bool:
+def is_quantized_by_runtime(model: bytes, path: Path) -> bool:
     """Whether onnxruntime's optimizer leaves an op that reads codes."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(path)
@@ -130,7 +132,7 @@ def on_codes_there(model: bytes, path: Path) -> bool:
     return any(makers.get(node.input[0]) != "DequantizeLinear" for node in real)
 
 
-def on_codes_here(model: bytes, path: Path) -> bool:
+def is_quantized_here(model: bytes, path: Path) -> bool:
     """Whether an op of the grouped graph reads codes."""
     path.write_bytes(model)
     graph = qir.load(path)
@@ -145,8 +147,8 @@ def test_a_group_takes_the_storages_that_the_kernel_takes(op: str, tmp_path: Pat
     for case in (c for c in CASES if c[0] == op and c not in REFUSED):
         m = Written(*case[1:])
         model = m.model(m.coded(make(m)))
-        there = on_codes_there(model, tmp_path / "there.onnx")
-        assert on_codes_here(model, tmp_path / "here.onnx") == there, case
+        there = is_quantized_by_runtime(model, tmp_path / "there.onnx")
+        assert is_quantized_here(model, tmp_path / "here.onnx") == there, case
 
 
 @pytest.mark.parametrize("op", ["add", "mul", "sigmoid", "softmax", "max_pool2d"])

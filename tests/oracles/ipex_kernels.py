@@ -31,8 +31,10 @@ ONLY_PLAIN = os.environ.get("ATEN_CPU_CAPABILITY") is None
 KERNELS = torch.ops.ipex
 
 
-def coded(codes, scale, zero=0):
-    return torch._make_per_tensor_quantized_tensor(torch.from_numpy(codes), float(scale), int(zero))
+def coded(quantized, scale, zero=0):
+    return torch._make_per_tensor_quantized_tensor(
+        torch.from_numpy(quantized), float(scale), int(zero)
+    )
 
 
 def signed(rng, *shape):
@@ -84,14 +86,16 @@ def interactions(rng, plan):
         if plan == "any" and count < 6:  # halves of products of any scale
             steps[:] = steps[0]
             y_scale = float(F(steps[0] * steps[0])) * 2.0 ** np.round(np.log2(width**0.5))
-        codes = signed(rng, count, 12, width)
+        quantized = signed(rng, count, 12, width)
         if plan == "dyadic":  # in three rows of four codes small enough that sums come to halves
             steps, y_scale = np.where(steps < 0.25, 0.75, 1.5), 1.5
             steps[0] = 0.75
-            small = codes // int(14 * width**0.25)
-            codes = np.where(np.arange(12).reshape(1, -1, 1) % 4, small, codes).astype(np.int8)
-        codes = codes // 9 if plan == "any" and count < 6 else codes
-        yield f"interaction_{width}_{count}", codes, steps, y_scale
+            small = quantized // int(14 * width**0.25)
+            quantized = np.where(np.arange(12).reshape(1, -1, 1) % 4, small, quantized).astype(
+                np.int8
+            )
+        quantized = quantized // 9 if plan == "any" and count < 6 else quantized
+        yield f"interaction_{width}_{count}", quantized, steps, y_scale
 
 
 def interaction(xs, steps, y_scale):
@@ -115,9 +119,9 @@ def layers(rng, plan):
         yield f"lstm_{number}", parts | {"scales": [scale, zero]}
 
 
-def rows_of(codes, units):
+def rows_of(quantized, units):
     zeros = torch.zeros(len(units), dtype=torch.long)
-    given = torch.from_numpy(codes), torch.from_numpy(units.astype(np.float64)), zeros
+    given = torch.from_numpy(quantized), torch.from_numpy(units.astype(np.float64)), zeros
     return torch._make_per_channel_quantized_tensor(*given, 0)
 
 

@@ -10,7 +10,7 @@ F = np.float32
 Codes = {"int8": (np.int8, 127.5, -128), "uint8": (np.uint8, 255.5, 0)}
 
 
-def codes(rng: np.random.RandomState, kind: str, *shape: int) -> Any:
+def random_integers(rng: np.random.RandomState, kind: str, *shape: int) -> Any:
     dtype, _, low = Codes[kind]
     return rng.randint(low, low + 256, shape).astype(dtype)
 

@@ -159,6 +159,6 @@ def _made(what: str, x: Any, beside: Any) -> Any:
     return mx.nd.concat(x, beside, dim=1) if what == "concat" else x * beside
 
 
-def _real(codes: Any, high: float) -> Any:
+def _real(quantized: Any, high: float) -> Any:
     ends = [mx.nd.array(np.array([end], F)) for end in (-high, high)]
-    return mx.nd.contrib.dequantize(mx.nd.array(codes, dtype=np.int8), *ends)
+    return mx.nd.contrib.dequantize(mx.nd.array(quantized, dtype=np.int8), *ends)

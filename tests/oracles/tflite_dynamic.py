@@ -16,16 +16,16 @@ REAL = CaseOperand(np.zeros(0, F))
 def rows(seed: Seed, number: int, count: int, size: int) -> Array:
     """Reals a row; of every three cases two have rows of which half lies on ties between codes,
     from -127 to 127 or from -128 to 127."""
-    reals = seed.standard_normal((count, size)) * seed.uniform(0.3, 3, (count, 1))
+    floats = seed.standard_normal((count, size)) * seed.uniform(0.3, 3, (count, 1))
     if number % 3 < 2:
         half = seed.integers(-254, 255, (count, size))
         half[:, :2] = [[-254, 254], [-256, 254]][number % 3][:size]
-        reals = half * 2.0 ** -seed.integers(3, 8, (count, 1))
+        floats = half * 2.0 ** -seed.integers(3, 8, (count, 1))
     if number % 7 == 3:
-        reals = np.abs(reals) + 0.5  # zero lies at an end
+        floats = np.abs(floats) + 0.5  # zero lies at an end
     if number % 11 == 5:
-        reals[0] = 0
-    return reals.astype(F)
+        floats[0] = 0
+    return floats.astype(F)
 
 
 def weights(

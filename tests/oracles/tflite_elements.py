@@ -15,9 +15,9 @@ from tests.oracles.tflite_operands import (
     Suites,
     beside,
     bounds,
-    codes,
     operand,
     pair,
+    random_integers,
     result,
     scale_of,
     seeds,
@@ -34,10 +34,13 @@ def pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
     for number, seed in seeds(f"{op}{kind}", count):
         if number % 2 == 0:
             left = np.arange(-128, 128).astype(kind).repeat(16).reshape(1, -1)
-            right = codes(seed, kind, *left.shape)
+            right = random_integers(seed, kind, *left.shape)
         else:
             length = 1 + number * 13 % 70
-            left, right = codes(seed, kind, 3, length), codes(seed, kind, 3, length)
+            left, right = (
+                random_integers(seed, kind, 3, length),
+                random_integers(seed, kind, 3, length),
+            )
         near, half = number % 3 != 2, (1.5, 0.75, 0.5)[number // 3 % 3]
         scales = [scale_of(seed, 1), scale_of(seed, 1)]
         if near and op != "mul":
@@ -109,7 +112,9 @@ def concat(kind: str, count: int) -> Iterator[OpCase]:
     """Two or three operands in the result's map."""
     for number, seed in seeds(f"concat{kind}", count):
         scale, zero = scale_of(seed, number), zero_of(seed, kind)
-        parts = [codes(seed, kind, 2, int(seed.integers(1, 40))) for _ in range(2 + number % 2)]
+        parts = [
+            random_integers(seed, kind, 2, int(seed.integers(1, 40))) for _ in range(2 + number % 2)
+        ]
         xs = {f"xs.{i}": CaseOperand(p, scale, zero) for i, p in enumerate(parts)}
         shape = (2, sum(p.shape[1] for p in parts))
         made = CaseOperand(np.zeros(0, kind), scale, zero)
@@ -207,7 +212,7 @@ def softmax16(count: int) -> Iterator[OpCase]:
     for number, seed in seeds("softmax16", count):
         length = (1 + number * 9 % 70, 300)[number % 8 == 7]
         data = np.floor_divide(
-            codes(seed, "int16", 12, length).astype(np.int64), (1, 8, 60)[number % 3]
+            random_integers(seed, "int16", 12, length).astype(np.int64), (1, 8, 60)[number % 3]
         )
         x = CaseOperand(data.astype("int16"), scale_of(seed, number, 1e-4, 1e-2))
         made = result(seed, "int16", 2.0**-15, 0)
@@ -233,7 +238,9 @@ def choices(op: str, kind: str, count: int) -> Iterator[OpCase]:
     for number, seed in seeds(f"{op}{kind}", count):
         a = operand(seed, kind, number, 2, 5, 1 + number * 13 % 70)
         shape = a.data.shape
-        b = CaseOperand(codes(seed, kind, *(shape if number % 2 else shape[-1:])), a.scale, a.zero)
+        b = CaseOperand(
+            random_integers(seed, kind, *(shape if number % 2 else shape[-1:])), a.scale, a.zero
+        )
         made = CaseOperand(np.zeros(0, kind), a.scale, a.zero)
         yield OpCase(op, {"xs.0": a, "xs.1": b}, made, shape, fed=("xs.0", "xs.1"))
 

@@ -15,10 +15,10 @@ from tests.oracles.tflite_operands import (
     beside,
     biased,
     bounds,
-    codes,
     fitting,
     operand,
     pair,
+    random_integers,
     result,
     scale_of,
     seeds,
@@ -77,7 +77,9 @@ def compared(kind: str, count: int) -> Iterator[OpCase]:
         other = float(F(a.step * (1.0, 2.0, 1.3)[number // 6 % 3]))
         same = number // 6 % 3 == 0 and number % 2 == 0
         b = CaseOperand(
-            codes(seed, kind, *a.data.shape), other, a.zero if same else zero_of(seed, kind)
+            random_integers(seed, kind, *a.data.shape),
+            other,
+            a.zero if same else zero_of(seed, kind),
         )
         near = np.clip(
             np.rint((a.data.astype(int) - a.zero) * a.step / other) + b.zero, *bounds(kind)
@@ -198,7 +200,7 @@ def chosen(kind: str, count: int) -> Iterator[OpCase]:
     """Elements of one of two tensors of one map."""
     for number, seed in seeds(f"where{kind}", count):
         a = operand(seed, kind, number, 3, 1 + number * 13 % 70)
-        b = replace(a, data=codes(seed, kind, *a.data.shape))
+        b = replace(a, data=random_integers(seed, kind, *a.data.shape))
         which = CaseOperand(seed.random(a.data.shape) < 0.5)
         made = CaseOperand(np.zeros(0, kind), a.scale, a.zero)
         given = {"condition": which, "a": a, "b": b}

@@ -19,7 +19,7 @@ def bounds(kind: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def codes(seed: Seed, kind: str, *shape: int) -> Array:
+def random_integers(seed: Seed, kind: str, *shape: int) -> Array:
     """Codes of all values, extremes among them."""
     low, high = bounds(kind)
     made = seed.integers(low, high + 1, shape)
@@ -44,7 +44,9 @@ def zero_of(seed: Seed, kind: str) -> int:
 
 def operand(seed: Seed, kind: str, number: int, *shape: int) -> CaseOperand:
     """Codes and a map."""
-    return CaseOperand(codes(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind))
+    return CaseOperand(
+        random_integers(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind)
+    )
 
 
 def result(seed: Seed, kind: str, scale: float, zero: int | None = None) -> CaseOperand:

@@ -12,8 +12,8 @@ from tests.oracles.tflite_operands import (
     HALVES,
     Suites,
     bounds,
-    codes,
     operand,
+    random_integers,
     result,
     scale_of,
     seeds,
@@ -45,7 +45,7 @@ def close_pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
         scale = F(seed.uniform(0.03, 0.13))
         other = F(scale * F((0.375, 0.3125)[number // 2 % 2]))
         a = CaseOperand(left, float(scale), zero_of(seed, kind))
-        b = CaseOperand(codes(seed, kind, *left.shape), float(other), zero_of(seed, kind))
+        b = CaseOperand(random_integers(seed, kind, *left.shape), float(other), zero_of(seed, kind))
         made = result(seed, kind, float(scale * F((0.5, 1.0, 2.0, 0.25)[number % 4])))
         yield OpCase(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
 
@@ -91,7 +91,7 @@ def tables(count: int, *, real: bool) -> Iterator[OpCase]:
         wide = 1 + number * 13 % 70
         shape = (4 + number, wide + wide % 2 if bits == 4 else wide)
         scale = seed.uniform(0.002, 0.05, shape[0]).astype(F)
-        data = codes(seed, "int8", *shape)
+        data = random_integers(seed, "int8", *shape)
         data = data // 16 if bits == 4 else data
         zero = 0 if real else zero_of(seed, "int8")
         w = CaseOperand(data.astype(np.int8), scale if many else float(scale[0]), zero, bits=bits)

@@ -22,7 +22,7 @@ F = np.float32
 Check = Callable[[], None]
 
 
-def reals(seed: int, scale: np.float32) -> NDArray[np.float32]:
+def random_floats(seed: int, scale: np.float32) -> NDArray[np.float32]:
     """Random numbers, halves of codes, and what 32 bits do not hold."""
     rng = np.random.default_rng(seed)
     ties = (rng.integers(-300, 300, REALS) + F(0.5)) * scale
@@ -38,7 +38,7 @@ def conversions() -> Iterator[tuple[str, bool, np.float32, int, NDArray[np.float
             scale = F(0.5) ** seed if seed % 2 else F(np.exp(rng.normal()))
             low = 0 if kind == "u8" else -128
             zero = int(rng.integers(low, low + 256))
-            yield kind, bool(seed // 2 % 2), scale, zero, reals(seed, scale)
+            yield kind, bool(seed // 2 % 2), scale, zero, random_floats(seed, scale)
 
 
 def converted(

@@ -161,8 +161,8 @@ def test_layers_of_16_bits_take_a_bias_of_64(
     x = np.arange(24, dtype=kind.replace("i", "int").replace("u", "uint")).reshape(4, 6)
     w = (np.arange(18) - (0 if kind == "u8" else 9)).reshape(3, 6)
     w = w.astype(np.uint8 if kind == "u8" else np.int8)
-    codes = bias.astype(np.float64) / (0.125 if bias.dtype.kind == "f" else 1)
-    sums = x.astype(np.int64) @ w.T.astype(np.int64) + codes.astype(np.int64)
+    quantized = bias.astype(np.float64) / (0.125 if bias.dtype.kind == "f" else 1)
+    sums = x.astype(np.int64) @ w.T.astype(np.int64) + quantized.astype(np.int64)
     Group(REF).run(graph, Ledger())
     graph.prune()
     assert ("dequantize" not in {node.op for node in graph}) is one

@@ -39,7 +39,7 @@ class Net:
     def real(self, *shape: int, name: str = "x") -> Value:
         return self.graph.add("input", types=[TensorType(shape, F32)], name=name).result
 
-    def codes(self, *shape: int) -> Value:
+    def integers(self, *shape: int) -> Value:
         """A constant of random codes."""
         kind = self.kind(shape)
         data = self.rng.integers(kind.element.low, kind.element.high + 1, shape)  # type: ignore[union-attr]
@@ -140,6 +140,6 @@ class Net:
                 out[value.name] = self.rng.normal(0, 1.5, shape).astype(value.type.dtype.carrier)
             else:
                 low, high = value.type.quant.low, value.type.quant.high
-                codes = self.rng.integers(low, high + 1, shape)
-                out[value.name] = codes.astype(value.type.dtype.carrier)
+                quantized = self.rng.integers(low, high + 1, shape)
+                out[value.name] = quantized.astype(value.type.dtype.carrier)
         return out

@@ -59,8 +59,8 @@ def model(op: str, kind: str, b: NDArray[np.generic] | None, maps: list[Map]) ->
 
 
 def feeds(proto: onnx.ModelProto, kind: str) -> dict[str, NDArray[np.generic]]:
-    codes = np.arange(256).astype(np.uint8).view(TYPES[kind])
-    given = {"a": codes.reshape(256, 1), "b": codes}
+    quantized = np.arange(256).astype(np.uint8).view(TYPES[kind])
+    given = {"a": quantized.reshape(256, 1), "b": quantized}
     return {i.name: given[i.name] for i in proto.graph.input}
 
 
@@ -77,8 +77,8 @@ KEPT = {
 def test_reals_that_a_scales_rounding_makes_infinite_stand_at_the_end(
     op: str, name: str, form: str, tmp_path: Path
 ) -> None:
-    kind, codes, maps = KEPT[name]
-    proto, ledger = model(op, kind, np.array(codes, TYPES[kind]), maps), Ledger()
+    kind, quantized, maps = KEPT[name]
+    proto, ledger = model(op, kind, np.array(quantized, TYPES[kind]), maps), Ledger()
     onnx.save(proto, tmp_path / "m.onnx")
     how, target = FORMS[form]
     made = tmp_path / "made.onnx"
@@ -104,8 +104,8 @@ FAR = {
 def test_reals_that_lie_further_are_refused_in_one_line(
     name: str, form: str, tmp_path: Path
 ) -> None:
-    kind, codes, maps, whose = FAR[name]
-    b = None if codes is None else np.array(codes, TYPES[kind])
+    kind, quantized, maps, whose = FAR[name]
+    b = None if quantized is None else np.array(quantized, TYPES[kind])
     proto = model("QLinearMul", kind, b, maps)
     onnx.save(proto, tmp_path / "m.onnx")
     how, target = FORMS[form]

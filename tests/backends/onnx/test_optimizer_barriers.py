@@ -94,8 +94,8 @@ def network(shape: tuple[int, ...], make: Make) -> Graph:
     graph = Graph("kept", "ort-1.31")
     x = graph.add("input", types=(TensorType(shape, F32),), name="x").result
     for scale, between in ((0.03, make), (0.002, None)):
-        codes = uniform(U8, np.float32(scale), 128)
-        given = graph.add("quantize", {"x": x}, types=(x.type.with_element(codes),)).result
+        quantized = uniform(U8, np.float32(scale), 128)
+        given = graph.add("quantize", {"x": x}, types=(x.type.with_element(quantized),)).result
         x = graph.add("dequantize", {"x": given}).result
         x = between(graph, x) if between else x
     graph.add("output", {"y": x})

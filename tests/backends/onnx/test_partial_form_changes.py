@@ -17,7 +17,7 @@ from tests.frontends.onnx.models import model
 FLOAT = TensorProto.FLOAT
 
 
-def product(weights: int, codes: int, *, domain: str = "", opset: int = 21) -> onnx.ModelProto:
+def product(weights: int, quantized: int, *, domain: str = "", opset: int = 21) -> onnx.ModelProto:
     """A product of codes with weights of some type, and a Selu on codes behind it."""
     rng = np.random.default_rng(4)
 
@@ -44,7 +44,7 @@ def product(weights: int, codes: int, *, domain: str = "", opset: int = 21) -> o
     w = rng.integers(-8, 8, 32 * 5)
     proto.graph.initializer.append(helper.make_tensor("w", weights, [32, 5], w))
     proto.graph.initializer.append(helper.make_tensor("o", weights, [], [0]))
-    proto.graph.initializer.append(helper.make_tensor("z", codes, [], [100]))
+    proto.graph.initializer.append(helper.make_tensor("z", quantized, [], [100]))
     return proto
 
 

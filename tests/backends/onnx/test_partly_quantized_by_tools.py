@@ -139,8 +139,8 @@ def test_ops_beside_codes_get_codes_and_read_those_that_are(
     taken = {v.node.removesuffix("_1"): v.taken == "integer" for v in pipeline.op_verdicts(done)}
     assert all(taken[made] for made in GETS[name])
     before, after = held(source), held(out)
-    codes = {n: a for n, a in before.items() if n.endswith(("_quantized", "_scale"))}
-    assert set(codes.values()) <= set(after.values())
+    quantized = {n: a for n, a in before.items() if n.endswith(("_quantized", "_scale"))}
+    assert set(quantized.values()) <= set(after.values())
     predicted = pipeline.optimize(pipeline.load(out), [Group("ort-1.31")])
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     plain = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])

@@ -153,9 +153,9 @@ def test_products_of_scales_are_no_data(tmp_path: Path) -> None:
         make("Mul", ["s", "t"], ["u"]),
         make("Mul", ["f", "u"], ["y"]),
     ]
-    codes = rng.integers(-127, 128, (16, 8)).astype(np.int8)
+    quantized = rng.integers(-127, 128, (16, 8)).astype(np.int8)
     constants: dict[str, NDArray[np.generic]] = {
-        "w": codes,
+        "w": quantized,
         "t": np.asarray(0.01, np.float32),
     }
     proto = model(nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 8])}, constants)

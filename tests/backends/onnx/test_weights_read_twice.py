@@ -23,9 +23,9 @@ def run(path: Path, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.generic
     return np.asarray(session.run(None, feeds)[0])
 
 
-def weights(codes: str) -> NDArray[np.float32]:
+def weights(quantized: str) -> NDArray[np.float32]:
     """Whole numbers of which every row and column spans the codes, so that the scale is one."""
-    low, high = {"u4": (-8, 7), "i4": (-7, 7), "u8": (-128, 127), "i8": (-127, 127)}[codes]
+    low, high = {"u4": (-8, 7), "i4": (-7, 7), "u8": (-128, 127), "i8": (-127, 127)}[quantized]
     row = np.round(np.linspace(low, high, SIDE))
     return np.array([np.roll(row, i) for i in range(SIDE)], np.float32)
 

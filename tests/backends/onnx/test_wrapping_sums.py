@@ -38,7 +38,7 @@ def _model(nodes: list[onnx.NodeProto], kind: str, bias: int) -> onnx.ModelProto
     return helper.make_model(graph, opset_imports=sets, ir_version=8)
 
 
-def on_codes(kind: str, bias: int) -> onnx.ModelProto:
+def integer_model(kind: str, bias: int) -> onnx.ModelProto:
     """One operator on codes: its sums have 32 bits."""
     own = {"conv": ("QLinearConv", ""), "gemm": ("QGemm", "com.microsoft")}
     op, domain = own[kind]
@@ -47,7 +47,7 @@ def on_codes(kind: str, bias: int) -> onnx.ModelProto:
     return _model([helper.make_node(op, [*sides, *rest], ["y"], domain=domain)], kind, bias)
 
 
-def on_reals(kind: str, bias: int) -> onnx.ModelProto:
+def qdq_model(kind: str, bias: int) -> onnx.ModelProto:
     """Reals between codes: nothing wraps."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xr"]),
@@ -80,7 +80,7 @@ def test_sums_that_wrap_are_refused_as_reals_unless_asked_for(
     kind: str, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_codes(kind, MOST - 100), source)
+    onnx.save(integer_model(kind, MOST - 100), source)
     with pytest.raises(Refused, match=r"y: .*sums come to .* wrap in 32 bits; --lossy allows it"):
         pipeline.save(pipeline.load(source), made, format=form)
     assert not made.exists()
@@ -97,7 +97,7 @@ def test_sums_up_to_the_limit_are_written_in_every_form(
     kind: str, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_codes(kind, LIMIT), source)
+    onnx.save(integer_model(kind, LIMIT), source)
     pipeline.save(pipeline.load(source), made, format=form)
     x = far(kind)
     assert (runtime(source, x) == runtime(made, x)).all()
@@ -110,7 +110,7 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
     kind: str, bias: int, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_reals(kind, bias), source)
+    onnx.save(qdq_model(kind, bias), source)
     graph, ledger = pipeline.load(source), Ledger()
     pipeline.save(graph, made, format=form, ledger=ledger)
     told = [e.subject for e in ledger if "stays float: sums come to" in e.reason]
@@ -154,7 +154,7 @@ def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_that_wrap_stay_on_codes(kind: str, tmp_path: Path) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_codes(kind, MOST), source)
+    onnx.save(integer_model(kind, MOST), source)
     graph = pipeline.load(source)
     pipeline.save(graph, made, format="qoperator")
     x = far(kind)

@@ -362,8 +362,8 @@ def test_i32_constants_that_are_codes_are_dequantized_without_a_zero_point() -> 
 def test_codes_of_32_bits_are_read_and_never_made(tmp_path: Path, target: str, zero: int) -> None:
     wide = uniform(I32, np.array(0.5, np.float32), zero)
     graph, x = graph_of(4)
-    codes = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
-    graph.add("output", {"y": graph.add("dequantize", {"x": codes}).result})
+    quantized = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
+    graph.add("output", {"y": graph.add("dequantize", {"x": quantized}).result})
     with pytest.raises(
         Refused, match=r"^q: QuantizeLinear makes quantized values of .* not of i32"
     ):

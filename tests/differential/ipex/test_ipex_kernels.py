@@ -279,7 +279,7 @@ def test_recorded_results_are_rich_in_ties_and_ends() -> None:
         for i in range(1, len(xs)):
             for j in range(i):
                 found.append((xs[i] * xs[j]).sum(1) * (scales[i] * scales[j] / scales[-1]))
-    reals = np.concatenate(found)
-    ties = np.mean(np.abs(reals - np.floor(reals) - 0.5) < 1e-6)
-    shares = ties, np.mean(reals < -128.5), np.mean(reals > 127.5)
+    floats = np.concatenate(found)
+    ties = np.mean(np.abs(floats - np.floor(floats) - 0.5) < 1e-6)
+    shares = ties, np.mean(floats < -128.5), np.mean(floats > 127.5)
     assert min(shares) >= 0.05, f"ties, low and high: {shares}"

@@ -131,8 +131,8 @@ def test_a_relu_of_codes_is_what_reals_between_them_give() -> None:
             graph = grouped(program)
             last = graph.outputs["y"]
             relu = last.node.operands["x"].node
-            codes = relu.operands["x"].node.operands["x"]
-            made = graph.add("relu", {"x": codes}, types=[last.type]).result
+            quantized = relu.operands["x"].node.operands["x"]
+            made = graph.add("relu", {"x": quantized}, types=[last.type]).result
             graph.replace(last, made)
             (found,) = run(graph, program.feeds).values()
             note(found, wanted)
@@ -153,10 +153,10 @@ def test_recorded_results_are_rich_in_ties_and_ends() -> None:
         for program, wanted in results(family):
             quant = program.graph["y"].type.quant
             assert quant is not None
-            reals = program.graph.copy()
-            made = reals["y"].node
-            reals.replace(reals["y"], made.operands["x"])
-            steps = next(iter(run(reals, program.feeds).values())).astype(np.float64)
+            floats = program.graph.copy()
+            made = floats["y"].node
+            floats.replace(floats["y"], made.operands["x"])
+            steps = next(iter(run(floats, program.feeds).values())).astype(np.float64)
             steps = steps / quant.scales() + quant.zeros()
             ties += int(np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-4))
             low += int(np.count_nonzero(np.rint(steps) < quant.low))

@@ -59,8 +59,8 @@ class Record:
     def wanted(self) -> Codes:
         """Codes where the result was recovered as such, else reals."""
         carrier = np.int8 if self.storage == "i8" else np.uint8
-        codes = self.arrays.get("codes")
-        return self.arrays["y_traced"] if codes is None else codes.astype(carrier)
+        quantized = self.arrays.get("codes")
+        return self.arrays["y_traced"] if quantized is None else quantized.astype(carrier)
 
 
 def records(case: str) -> Iterator[Record]:
@@ -94,12 +94,12 @@ class Program:
 
     def weights(self, name: str) -> dict[str, Value]:
         """The codes of a layer's weights, one scale a channel, and its real bias."""
-        reals = self.record.arrays[f"p.{name}.weight"]
+        floats = self.record.arrays[f"p.{name}.weight"]
         (scales,) = self.record.op(name)["weights"]
         quant = uniform(dtype("i8"), np.asarray(scales, np.float32), axis=0)
         made = {
             "w": self.constant(
-                quantize_by_profile(profile(self.graph.profile), reals, quant), quant
+                quantize_by_profile(profile(self.graph.profile), floats, quant), quant
             )
         }
         if f"p.{name}.bias" in self.record.arrays:

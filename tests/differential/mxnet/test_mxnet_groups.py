@@ -60,8 +60,8 @@ class Network:
 
     def coded(self, value: Value, high: float = 3.0, kind: str = "int8") -> Value:
         made = TensorType(value.type.shape, bytes_of(kind, high))
-        codes = self.graph.add("quantize", {"x": value}, types=[made]).result
-        return self.graph.add("dequantize", {"x": codes}).result
+        quantized = self.graph.add("quantize", {"x": value}, types=[made]).result
+        return self.graph.add("dequantize", {"x": quantized}).result
 
     def constant(self, data: Array, quant: QuantType | None = None) -> Value:
         kind = TensorType(data.shape, quant or F32)
@@ -76,9 +76,9 @@ class Network:
         """A convolution of images, or a linear layer of rows."""
         sizes = tuple(int(str(d)) for d in x.type.shape)
         inner = (sizes[1], 3, 3) if len(sizes) == 4 else sizes[1:]
-        codes = self.rng.integers(-127, 128, (8, *inner)).astype(np.int8)
+        quantized = self.rng.integers(-127, 128, (8, *inner)).astype(np.int8)
         op = "conv2d" if len(sizes) == 4 else "linear"
-        return self.op(op, x=x, w=self.constant(codes, bytes_of("int8", 1.0)))
+        return self.op(op, x=x, w=self.constant(quantized, bytes_of("int8", 1.0)))
 
     def made(self, name: str) -> Value:
         """What stands between the layers of the recorded network of that name."""

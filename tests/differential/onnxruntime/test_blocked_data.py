@@ -58,9 +58,9 @@ class Case:
             grid[self.axis] = -(-grid[self.axis] // self.block)
             blocks = tuple(grid)
         count = int(np.prod(blocks))
-        codes = random.integers(low, high + 1, shape).ravel().tolist()
+        integers = random.integers(low, high + 1, shape).ravel().tolist()
         numbers = [
-            helper.make_tensor("w", kind, shape, codes),
+            helper.make_tensor("w", kind, shape, integers),
             helper.make_tensor("s", TensorProto.FLOAT, blocks, random.uniform(0.01, 0.1, count)),
         ]
         slots = ["w", "s"]

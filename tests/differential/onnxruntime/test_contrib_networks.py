@@ -278,8 +278,8 @@ class Net:
         self.emit("BiasGelu", ["sums", "bias"], "active")
         self.constants |= {"g": np.ones(wide, F), "be": np.zeros(wide, F)}
         self.emit("SkipLayerNormalization", ["active", "sums", "g", "be"], "normal")
-        codes, _ = self.weight("wd", (wide, wide), wide)
-        self.emit("DynamicQuantizeMatMul", ["sums", *codes], "again")
+        quantized, _ = self.weight("wd", (wide, wide), wide)
+        self.emit("DynamicQuantizeMatMul", ["sums", *quantized], "again")
         packed = self.rng.integers(0, 256, (5, 1, 8)).astype(np.uint8)
         self.constants |= {"wn": packed, "sn": np.full((5, 1), 0.03, F)}
         attrs: dict[str, Any] = {"K": wide, "N": 5, "bits": 4, "block_size": 16}

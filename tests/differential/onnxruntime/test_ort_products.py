@@ -61,7 +61,7 @@ class Drawn(Nodes):
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def codes(m: Drawn, shape: tuple[int, ...], kind: str) -> Array:
+def random_integers(m: Drawn, shape: tuple[int, ...], kind: str) -> Array:
     ends = np.iinfo(np.dtype(kind))
     return m.rng.integers(ends.min, ends.max + 1, shape).astype(kind)
 
@@ -73,13 +73,13 @@ def middle(kind: str, at: int) -> int:
 def data(m: Drawn, shape: tuple[int, ...], kind: str, scale: float) -> str:
     """Codes that are given, or made of given reals."""
     told = m.numbers(scale, middle(kind, 101), kind)
-    given = codes(m, shape, kind)
+    given = random_integers(m, shape, kind)
     name = f"x{len(m.inputs)}"
     if m.chance(0.5):
         m.inputs[name] = given
         return m.op("DequantizeLinear", name, *told)
-    reals = (given.astype(np.float64) - middle(kind, 101)) * np.float32(scale)
-    m.inputs[name] = reals.astype(np.float32)
+    floats = (given.astype(np.float64) - middle(kind, 101)) * np.float32(scale)
+    m.inputs[name] = floats.astype(np.float32)
     return m.op("DequantizeLinear", m.op("QuantizeLinear", name, *told), *told)
 
 
@@ -89,13 +89,13 @@ def weights(m: Drawn, shape: tuple[int, ...], scale: Array, axis: int) -> str:
     zero = np.zeros(scale.shape, kind) if scale.ndim else np.asarray(middle(kind, 128), kind)
     told = m.numbers(scale, zero, kind)
     attrs = {"axis": axis} if scale.ndim else {}
-    held = codes(m, shape, kind)
+    held = random_integers(m, shape, kind)
     if m.chance(0.8):
         return m.op("DequantizeLinear", m.constant(held, kind), *told, **attrs)
     along = [-1 if i == axis else 1 for i in range(len(shape))]
     wide = scale.reshape(along) if scale.ndim else scale
-    reals = m.constant((held.astype(np.float32) - zero.max()) * wide)
-    return m.op("DequantizeLinear", m.op("QuantizeLinear", reals, *told, **attrs), *told, **attrs)
+    floats = m.constant((held.astype(np.float32) - zero.max()) * wide)
+    return m.op("DequantizeLinear", m.op("QuantizeLinear", floats, *told, **attrs), *told, **attrs)
 
 
 def bias(m: Drawn, form: str, shape: tuple[int, ...], unit: Array) -> str:

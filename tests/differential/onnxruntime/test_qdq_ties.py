@@ -110,10 +110,10 @@ class Built:
         scale = F(0.125) if at >= len(case.ratio) else F(self.step * F(case.ratio[at]))
         if len(case.shapes) > len(case.ratio) and not at:
             scale = F(scale * F(8))
-        codes = self.rng.integers(self.low, self.high + 1, shape)
+        quantized = self.rng.integers(self.low, self.high + 1, shape)
         if case.spread:
-            codes = zero + self.rng.normal(0, case.spread[at], shape).round().astype(np.int64)
-        data = np.clip(codes, self.low, self.high).astype(self.carrier)
+            quantized = zero + self.rng.normal(0, case.spread[at], shape).round().astype(np.int64)
+        data = np.clip(quantized, self.low, self.high).astype(self.carrier)
         weights = at and case.op in ("Conv", "Gemm", "MatMul")
         (self.held if weights else self.feeds)[f"x{at}"] = data
         inputs = [f"x{at}", *self.numbers(f"x{at}", scale, zero)]

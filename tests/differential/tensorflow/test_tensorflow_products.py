@@ -21,7 +21,7 @@ from tests.differential.kernels_of_tensorflow import (
     Kind,
     Kinds,
     TensorFlow,
-    codes,
+    random_integers,
 )
 from tests.differential.predictions import Array, Count, F, Held, Then, predicted, ranged
 
@@ -62,10 +62,10 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
     rng = np.random.default_rng(seed)
     deep, many = int(rng.integers(1, 9) if seed % 4 else rng.integers(22, 71)), 8
     shape = (300, deep) if flat else (1, 15, 20, deep)
-    x = codes(rng, form.data, *shape)
+    x = random_integers(rng, form.data, *shape)
     w = rng.integers(-127, 128, (deep, many)).astype(np.int8)
     if form.op == DEPTHWISE:
-        x, w = codes(rng, form.data, *shape[:-1], many), w[:1]
+        x, w = random_integers(rng, form.data, *shape[:-1], many), w[:1]
     x_reach = F(rng.uniform(0.5, 9))
     w_reach = np.asarray(rng.uniform(0.2, 3) * 2.0 ** -rng.integers(0, 2, many), F)
     w_reach = w_reach if seed % 2 else w_reach[:1]
@@ -87,7 +87,7 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
         bias = rng.integers(-int(most / 2) - 2, int(most / 2) + 2, many).astype(np.int32)
     if not form.summand:
         return Layer(x, w, x_reach, w_reach, bias, out)
-    summand = codes(rng, form.summand, *x.shape[:-1], many)
+    summand = random_integers(rng, form.summand, *x.shape[:-1], many)
     reach = float(F(out / levels * LEVELS[form.summand] * rng.choice([0.5, 0.3])))
     return Layer(x, w, x_reach, w_reach, bias, out, summand, reach)
 

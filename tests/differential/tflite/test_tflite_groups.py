@@ -29,8 +29,8 @@ def by_parts(case: OpCase) -> Graph:
     graph = graph_of(case, "native")
     node = graph["y"].node
     weight = "b" if case.op == "matmul" else "w"
-    codes = node.operands[weight]
-    made = graph.add("dequantize", {"x": codes}, before=node).result
+    quantized = node.operands[weight]
+    made = graph.add("dequantize", {"x": quantized}, before=node).result
     graph.set_operand(node, weight, made)
     return graph
 

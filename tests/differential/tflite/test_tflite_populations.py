@@ -17,7 +17,7 @@ from tests.oracles.tflite_dynamic import DYNAMIC
 Reals = NDArray[np.float64]
 
 
-def reals(case: OpCase) -> Reals:
+def exact_steps(case: OpCase) -> Reals:
     """The exact results of a case in steps of the result, without its zero point."""
     at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
     steps = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
@@ -85,7 +85,7 @@ def population(names: tuple[str, ...], activation: str | None = None) -> tuple[i
     for case in cases(names):
         if activation not in (None, case.activation):
             continue
-        exact = reals(case)
+        exact = exact_steps(case)
         ties += int(np.count_nonzero(np.abs(exact - np.floor(exact) - 0.5) < 1e-5))
         whole = np.rint(exact) + case.out.zero
         ends = np.iinfo(case.out.data.dtype.str)

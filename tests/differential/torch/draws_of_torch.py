@@ -18,12 +18,12 @@ from tests.differential.kernels_of_torch import (
     Held,
     Map,
     Product,
-    codes,
+    dequantized,
     exact,
     in_steps,
     of,
     paired,
-    reals,
+    random_integers,
 )
 
 Rng = np.random.Generator
@@ -154,14 +154,14 @@ def odd(rng: Rng, kind: str) -> int:
 def image(rng: Rng, kind: str, *sizes: int) -> Held:
     """An image of codes about the zero point, where means are not all alike."""
     m = of(kind, rng.uniform(0.01, 0.1), odd(rng, kind))
-    return Held(codes(rng, kind, *sizes), m)
+    return Held(random_integers(rng, kind, *sizes), m)
 
 
 def multiples(rng: Rng, m: Map, step: int, *shape: int) -> Held:
     """Codes that lie some such steps from the zero point."""
     least, most = (int(end - m.zero) for end in m.bounds)
     steps = rng.integers(-(-least // step), most // step, shape, endpoint=True)
-    return Held((m.zero + step * steps).astype(codes(rng, m.storage).dtype), m)
+    return Held((m.zero + step * steps).astype(random_integers(rng, m.storage).dtype), m)
 
 
 def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> Asked:
@@ -173,7 +173,7 @@ def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -
         of(kind, second_scale, odd(rng, kind)),
     )
     step = int(rng.choice([3, 5, 9])) if op == "mul" else 1
-    operands = multiples(rng, first_map, step, *a), Held(codes(rng, kind, *b), second_map)
+    operands = multiples(rng, first_map, step, *a), Held(random_integers(rng, kind, *b), second_map)
     return joined(rng, op, *operands, step=step)
 
 
@@ -193,7 +193,7 @@ def joined(rng: Rng, op: str, a: Held, b: Held, *, step: int = 1) -> Asked:
 def exactly(asked: Asked) -> Reals:
     """The result of two operands in steps of its map, unrounded."""
     assert asked.out is not None
-    a, b = (reals(asked.operands[s]) for s in "ab")
+    a, b = (dequantized(asked.operands[s]) for s in "ab")
     result = a @ b if asked.op == "matmul" else a + b if asked.op == "add" else a * b
     return np.asarray(result / float(asked.out.scale), np.float64)
 

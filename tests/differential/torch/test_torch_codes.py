@@ -145,7 +145,7 @@ def given(scales: Scales, zeros: Zeros) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros)
 
 
-def any_codes(rng: np.random.Generator, kind: str, *shape: int) -> Codes:
+def any_integers(rng: np.random.Generator, kind: str, *shape: int) -> Codes:
     """Any codes of a storage type; half of those of 32 bits below 2^28."""
     low, high = BOUNDS[kind]
     found = rng.integers(low, high, shape, endpoint=True)
@@ -161,7 +161,7 @@ def test_dequantize_is_torchs(kind: str, many: bool) -> None:
     rule, tally = profile(FBGEMM).resolve(Query("dequantize", {"x": kind}, grain)), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
-        x = any_codes(rng, kind, 3, length)
+        x = any_integers(rng, kind, 3, length)
         if many:
             scales, zeros = along(rng, kind, length)
             t = torch._make_per_channel_quantized_tensor(
@@ -229,9 +229,9 @@ def test_decomposed_quantize_and_dequantize_are_torchs(kind: str) -> None:
             made = into(torch.from_numpy(x), float(scale), zero, low, high, _PLAIN[kind])
             m = of(kind, scale, zero)
             tally.add(recoded(PT2E, Held(x), m), made.numpy(), f"length {length}")
-            given = any_codes(rng, kind, length)
-            reals = out(torch.from_numpy(given), float(scale), zero, low, high, _PLAIN[kind])
-            rest.add(recoded(PT2E, Held(given, m), None), reals.numpy(), f"back, length {length}")
+            given = any_integers(rng, kind, length)
+            floats = out(torch.from_numpy(given), float(scale), zero, low, high, _PLAIN[kind])
+            rest.add(recoded(PT2E, Held(given, m), None), floats.numpy(), f"back, length {length}")
     tally.rich()
     tally.within(rule.claim)
     rest.within(back.claim)
@@ -254,9 +254,9 @@ def test_decomposed_quantize_and_dequantize_per_channel_are_torchs(kind: str, ax
         made = into(torch.from_numpy(x), *numbers, _PLAIN[kind])
         m = of(kind, scales, zeros, axis)
         tally.add(recoded(PT2E, Held(x), m), made.numpy(), f"length {length}")
-        given = any_codes(rng, kind, *shape)
-        reals = out(torch.from_numpy(given), *numbers, _PLAIN[kind])
-        rest.add(recoded(PT2E, Held(given, m), None), reals.numpy(), f"back, length {length}")
+        given = any_integers(rng, kind, *shape)
+        floats = out(torch.from_numpy(given), *numbers, _PLAIN[kind])
+        rest.add(recoded(PT2E, Held(given, m), None), floats.numpy(), f"back, length {length}")
     tally.rich()
     tally.within(rule.claim)
     rest.within(back.claim)
@@ -309,7 +309,7 @@ def test_codes_pass_to_another_map_by_way_of_reals_as_torchs_do(
         if rng.random() < 0.6:
             ends = np.asarray(scales * F(rng.choice([0.5, 1, 2, 2, 4, 2 / 3])), F)
         two = of(to, ends, others, 1) if many[1] else of(to, ends[0], others[0])
-        x = Held(any_codes(rng, kind, 4, length), one)
+        x = Held(any_integers(rng, kind, 4, length), one)
         steps = (x.data.astype(np.float64) - one.zero) * one.scale / two.scale
         tally.see(steps + two.zero, of(to, 1.0))
         tally.add(recoded(name, x, two), there(name, back(name, x), two), f"length {length}")

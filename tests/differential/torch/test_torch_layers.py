@@ -29,10 +29,10 @@ from tests.differential.kernels_of_torch import (
     Map,
     Tally,
     claim,
-    codes,
     computed,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -71,7 +71,10 @@ def transposed(rng: Rng, rank: int, many: bool, alike: bool) -> tuple[Asked, lis
     w = replace(w, axis=1 if many else None)
     terms, shape = into * (-(-kernel // stride)) ** rank, (groups * into, outof, *[kernel] * rank)
     weights, step = draws.weights(rng, terms, *shape)
-    operands = {"x": Held(codes(rng, "u8", 2, groups * into, *sizes), x), "w": Held(weights, w)}
+    operands = {
+        "x": Held(random_integers(rng, "u8", 2, groups * into, *sizes), x),
+        "w": Held(weights, w),
+    }
     sides = [[v] * rank for v in (stride, pad, more, dilation)]
     attrs: dict[str, Attr] = {
         "stride": tuple(sides[0]),
@@ -304,7 +307,7 @@ def scattered(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
     x, w = asked.operands["x"], asked.operands["w"]
     sizes, taps = x.data.shape[2:], w.data.shape[2:]
     weights, step = draws.weights(rng, w.data[0, 0].size * into, groups * into, outof, *taps)
-    data = codes(rng, "u8", 1, groups * into, *(min(s, 6 - rank) for s in sizes))
+    data = random_integers(rng, "u8", 1, groups * into, *(min(s, 6 - rank) for s in sizes))
     held = {"x": Held(data, x.map), "w": Held(weights, w.map)}
     asked = replace(asked, operands=held, attrs={**asked.attrs, "groups": groups})
     return filled(rng, asked, sides, step), sides
@@ -498,7 +501,7 @@ def test_resizes_by_scales_are_torchs(mode: str, last: bool) -> None:
         sizes = [int(v) for v in rng.integers(3, 12, 2)]
         scales = [float(v) for v in rng.choice([0.6, 1.05, 1.3, 1.5, 1.7, 2.0, 2.45], 2)]
         m = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 256)))
-        x = Held(codes(rng, "u8", 2, int(rng.choice([2, 8, 19, 70])), *sizes), m)
+        x = Held(random_integers(rng, "u8", 2, int(rng.choice([2, 8, 19, 70])), *sizes), m)
         corners = mode == "bilinear" and seed % 8 == 0
         more = {"align_corners": corners} if mode == "bilinear" else {}
         by = torch.nn.functional.interpolate
@@ -542,7 +545,7 @@ def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
             F(rng.uniform(0.01, 0.1)),
             int(rng.integers(-60, 60)) * 2 + 1 + (128 if kind == "u8" else 0),
         )
-        x = Held(codes(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
+        x = Held(random_integers(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
         more = {"align_corners": corners} if mode == "bilinear" else {}
         made = torch.nn.functional.interpolate(tensor(x, channels_last=last), to, mode=mode, **more)
         at = (1, 2) if last else (2, 3)

@@ -24,9 +24,9 @@ from tests.differential.kernels_of_torch import (
     Held,
     Map,
     Tally,
-    codes,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -186,7 +186,7 @@ TOLD: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
 
 def network(seed: int, name: str, shape: tuple[int, ...], steps: list[Steps]) -> Both:
     rng = np.random.default_rng(seed)
-    x = Held(codes(rng, "u8", *shape), of("u8", F(rng.uniform(0.02, 0.1)), 121))
+    x = Held(random_integers(rng, "u8", *shape), of("u8", F(rng.uniform(0.02, 0.1)), 121))
     with engine(name):
         both = Both(rng, x)
         for step in steps:

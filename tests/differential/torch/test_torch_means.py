@@ -299,6 +299,6 @@ def test_a_mean_in_another_map_is_torchs_mean_requantized(name: str, kind: str) 
     tally.exact()
 
 
-def tensor_of(reals: torch.Tensor, m: Map) -> Array:
+def tensor_of(floats: torch.Tensor, m: Map) -> Array:
     kind = torch.quint8 if m.storage == "u8" else torch.qint8
-    return taken(torch.quantize_per_tensor(reals, float(m.scale), int(m.zero), kind))
+    return taken(torch.quantize_per_tensor(floats, float(m.scale), int(m.zero), kind))

@@ -13,7 +13,16 @@ from qir.ir.node import Value
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import F, Held, Tally, codes, engine, of, taken, tensor
+from tests.differential.kernels_of_torch import (
+    F,
+    Held,
+    Tally,
+    engine,
+    of,
+    random_integers,
+    taken,
+    tensor,
+)
 from tests.differential.torch_profile import named
 
 from .draws_of_torch import KINDS
@@ -85,7 +94,7 @@ class Volumes:
 
 def volumes(rng: Rng, way: str) -> tuple[Volumes, Held]:
     shape = (2, int(rng.integers(1, 40)), *(int(v) for v in rng.integers(1, 4, 3)))
-    x, net = Held(codes(rng, "u8", *shape), MAP), Net("native")
+    x, net = Held(random_integers(rng, "u8", *shape), MAP), Net("native")
     real = net.real(net.graph.add("input", types=[kind_of(shape, MAP)], name="x").result)
     made = Volumes(net, tensor(x), real)
     if way == "convolution":

@@ -205,9 +205,9 @@ def test_what_is_moved_of_raw_numbers_is_read_with_its_meaning_behind(tmp_path: 
         node("QLinearMatMul", "x s z t s z s z".split(), ["y"]),
     ]
     held: dict[str, NDArray[Any]] = {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
-    codes = (TensorProto.UINT8, (4, 4))
-    outs = {"y": codes, "h": (TensorProto.UINT8, None)}
-    made = model(nodes, {"x": codes}, outs, held, domains=("com.microsoft",))
+    quantized_values = (TensorProto.UINT8, (4, 4))
+    outs = {"y": quantized_values, "h": (TensorProto.UINT8, None)}
+    made = model(nodes, {"x": quantized_values}, outs, held, domains=("com.microsoft",))
     graph = pipeline.load(save(made, tmp_path))
     assert graph["h"].node.op == "foreign"
     assert [f for f in verify(graph) if f.severity == "error"] == []
@@ -436,12 +436,12 @@ def test_what_a_kept_graph_reads_is_renamed_though_it_is_an_operand_too(tmp_path
 def test_experts_whose_router_has_other_rows_or_experts_are_kept(
     rows: tuple[int, ...], tmp_path: Path
 ) -> None:
-    codes = {f"w{i}": np.full((4, 8, 4), 0x87, np.uint8) for i in (1, 2)}
+    quantized_values = {f"w{i}": np.full((4, 8, 4), 0x87, np.uint8) for i in (1, 2)}
     gains = {f"s{i}": np.full((4, 8), 0.1, np.float32) for i in (1, 2)}
     read = ["x", "r", "w1", "s1", "", "w2", "s2", ""]
     it = node("QMoE", read, ["y"], "it", domain="com.microsoft", k=2, activation_type="relu")
     given, held = {"x": (FLOAT, (5, 8)), "r": (FLOAT, rows)}, dict[str, NDArray[Any]]()
-    held |= codes | gains
+    held |= quantized_values | gains
     made = model([it], given, {"y": (FLOAT, None)}, held, domains=["com.microsoft"])
     graph = pipeline.load(save(made, tmp_path), ledger=(ledger := Ledger()))
     assert {f.rule for f in verify(graph)} <= {"kept"}

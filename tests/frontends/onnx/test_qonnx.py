@@ -162,14 +162,14 @@ def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None
         x = rng.uniform(-1.2, 1.2, (4, 5, 6)) * 2.0**bits
         x[0], x[1, :, ::2] = np.floor(x[0]) + 0.5, 0
         held = {"s": scale, "z": zero, "b": np.array(bits, F)}
-        reals = np.asarray((x - zero) * scale, F)  # ties are where a zero point lets them be
+        floats = np.asarray((x - zero) * scale, F)  # ties are where a zero point lets them be
         found, ops = through(
-            *("Quant", {"x": reals}, held, tmp_path),
+            *("Quant", {"x": floats}, held, tmp_path),
             rounding_mode=mode,
             signed=signed,
             narrow=narrow,
         )
-        wanted = quant(reals, scale, zero, held["b"], signed != 0, narrow != 0, mode)
+        wanted = quant(floats, scale, zero, held["b"], signed != 0, narrow != 0, mode)
         assert np.array_equal(found, wanted), f"signed {signed}, narrow {narrow}, {size}"
         assert {"quantize", "dequantize"} <= set(ops)
 
