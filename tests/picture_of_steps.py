@@ -1,6 +1,6 @@
-"""The picture of docs/guide/bytes.md: the same sums, the codes that three runtimes make of them.
+"""The picture of docs/guide/bytes.md: the same sums, the integers that three runtimes make of them.
 
-`python -m tests.picture_of_steps` writes docs/guide/steps.svg. The codes are the reference's.
+`python -m tests.picture_of_steps` writes docs/guide/steps.svg. The integers are the reference's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ graph main {{
   output(a=%a, b=%b, y=%y)
 }}
 """
-"""The types of the layer: sums are codes of `a`, times one."""
+"""The types of the layer: sums are integers of `a`, times one."""
 
 
 def results_by_runtime() -> dict[str, NDArray[np.generic]]:

@@ -85,7 +85,7 @@ def test_the_whole_percentile_is_minmax() -> None:
 
 
 def quantization_error(x: NDArray[np.float64], low: float, high: float, levels: int) -> float:
-    """The mean squared error of codes for a range that is widened to hold zero."""
+    """The mean squared error of integers for a range that is widened to hold zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / (levels - 1)
     zero = round(-low / scale)

@@ -73,7 +73,7 @@ class Program:
     def integers(
         self, shape: tuple[int, ...], quant: QuantType, reach: int = 4, share: float = 0.25
     ) -> Value:
-        """An input of codes near zero, and in every second row others too, dequantized."""
+        """An input of integers near zero, and in every second row others too, dequantized."""
         low, high = quant.storage.bounds
         integers = np.asarray(quant.zeros()) + self.rng.integers(-reach, reach + 1, shape)
         odd_rows = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)) % 2
@@ -101,7 +101,7 @@ class Program:
     def weights(
         self, shape: tuple[int, ...], axis: int = 0, reach: int = 9
     ) -> tuple[Value, NDArray[np.float32]]:
-        """Codes of weights, one scale a channel, dequantized; and the scales."""
+        """Integers of weights, one scale a channel, dequantized; and the scales."""
         scales = (self.w_scale * self.rng.choice([0.5, 1, 1, 2], shape[axis])).astype(F)
         data = self.rng.integers(-reach, reach + 1, shape).astype(np.int8)
         kind = TensorType(shape, uniform(dtype("i8"), scales, axis=axis))
@@ -121,7 +121,7 @@ class Program:
         return self.graph.add("quantize", {"x": value}, types=[kind]).result
 
     def ends(self, value: Value, quant: QuantType | None) -> Program:
-        """The program with that result, as codes if a map is given."""
+        """The program with that result, as integers if a map is given."""
         result = value if quant is None else self.coded(value, quant)
         self.graph.rename(result, "y")
         self.graph.add("output", {"y": result})
@@ -181,7 +181,8 @@ ACTIVATIONS: Mapping[str, tuple[str, Attrs]] = {
 SMALL = {"sigmoid": 1 / 256, "hard_sigmoid": 1 / 256, "tanh": 1 / 128}
 """Steps of results that lie within 1."""
 CUT = {"relu6": 3 / 64, "hardtanh": 1 / 128, "mish_fine": 1 / 8}
-"""Steps of sums that are cut off where their codes end, about, or are near what a curve makes."""
+"""Steps of sums that are cut off where their integers end, about, or are near what a curve
+makes."""
 STORAGES = ("u8", "i8")
 PLANS: tuple[Plan, ...] = ("dyadic", "parting")
 
@@ -224,7 +225,7 @@ def transposed() -> Iterator[Program]:
 
 
 def sums() -> Iterator[Program]:
-    """Layers and codes that are added to them, on either side."""
+    """Layers and integers that are added to them, on either side."""
     for op in ("conv2d", "linear"):
         for tail in ("", "relu"):
             for program in each(f"{op}_sum_{tail}".strip("_")):
@@ -258,7 +259,7 @@ def products() -> Iterator[Program]:
 
 
 def three_axes() -> Iterator[Program]:
-    """Products of three axes, which are computed in reals: sums of up to 384 terms."""
+    """Products of three axes, which are computed in floats: sums of up to 384 terms."""
     for terms in (1, 7, 18, 33, 64, 129, 384):
         for rows, columns in ((2, 1), (5, 3), (9, 16), (16, 17)):
             for program in each(f"matmul_three_{terms}_{rows}"):
@@ -276,7 +277,7 @@ def product(program: Program, a: tuple[int, ...], b: tuple[int, ...], tail: str)
 
 
 def norms() -> Iterator[Program]:
-    """Softmax and layer norm, of codes and of reals."""
+    """Softmax and layer norm, of integers and of floats."""
     for program in each("softmax"):
         x = program.integers((2, 3, 24, 10), program.map(program.x_scale))
         yield program.ends(program.op("softmax", {"x": x}, {"axis": -1}), program.map(1 / 256))
@@ -320,7 +321,7 @@ LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 22
 
 
 def added() -> Iterator[Program]:
-    """Sums of codes of lengths that fill vectors and do not, maps alike and not."""
+    """Sums of integers of lengths that fill vectors and do not, maps alike and not."""
     for length in LENGTHS:
         for number in range(4):
             for program in each(f"add_{length}_{number}"):
@@ -350,7 +351,7 @@ def means() -> Iterator[Program]:
 
 
 def joined() -> Iterator[Program]:
-    """Codes of several maps joined."""
+    """Integers of several maps joined."""
     for program in each("concat"):
         parts = {
             f"xs.{i}": program.integers((2, 3 + i, 6, 6), program.map(program.x_scale * F(s)))
@@ -387,7 +388,8 @@ def kept() -> Iterator[Program]:
 
 
 def apart() -> Iterator[Program]:
-    """The same to codes of another map, which no kernel on codes gives: every second is a tie."""
+    """The same to integers of another map, which no kernel on integers gives: every second is a
+    tie."""
     yield from _behind("apart", GAIN)
 
 
@@ -459,7 +461,7 @@ def _low(program: Program) -> QuantType:
 
 
 def extreme(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
-    """Codes of which many are at the ends of their type; results come to both ends of theirs."""
+    """Integers of which many are at the ends of their type; results come to both ends of theirs."""
     rng, (low, high), quant = program.rng, dtype(program.storage).bounds, _low(program)
     ends, all_codes = rng.choice([low, high, high - 3], shape), rng.integers(low, high + 1, shape)
     data = np.where(rng.random(shape) < 0.6, ends, all_codes).astype(quant.storage.carrier)
@@ -478,7 +480,7 @@ def extreme(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int,
 
 
 def even(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
-    """Codes near zero, weights even, so that half of them is whole."""
+    """Integers near zero, weights even, so that half of them is whole."""
     x = program.integers(shape, _low(program), share=0)
     if op == "matmul":
         quant = program.map(program.w_scale)

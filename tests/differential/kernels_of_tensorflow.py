@@ -55,6 +55,6 @@ def started() -> Iterator[dict[str, TensorFlow]]:
 
 
 def random_integers(rng: np.random.Generator, kind: str, *shape: int) -> Array:
-    """Any codes of a type."""
+    """Any integers of a type."""
     low, high = BOUNDS[kind]
     return rng.integers(low, high, shape, endpoint=True).astype(_CARRIERS[kind])

@@ -61,7 +61,7 @@ class Map:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Codes and their map; reals where there is none."""
+    """Integers and their map; floats where there is none."""
 
     data: Array
     map: Map | None = None
@@ -76,7 +76,7 @@ def of(
 
 
 def random_integers(rng: np.random.Generator, storage: str, *shape: int) -> Array:
-    """Any codes of a storage type of 8 bits."""
+    """Any integers of a storage type of 8 bits."""
     low, high = BOUNDS[storage]
     return rng.integers(low, high + 1, shape).astype(np.uint8 if storage == "u8" else np.int8)
 
@@ -346,7 +346,7 @@ def product_of(case: Product, profile: str) -> Array:
 
 
 def exact(case: Product) -> NDArray[np.float64]:
-    """Sums of products, as torch adds reals."""
+    """Sums of products, as torch adds floats."""
     assert case.x.map is not None
     assert case.w.map is not None
     x = torch.from_numpy(case.x.data.astype(np.float64) - float(case.x.map.zero))
@@ -413,7 +413,7 @@ def claim(name: str, asked: Asked) -> str:
 
 
 def dequantized(operand: Held) -> NDArray[np.float64]:
-    """What codes mean."""
+    """What integers mean."""
     assert operand.map is not None
     steps = operand.data.astype(np.float64) - operand.map.zero.astype(np.float64)
     return np.asarray(steps * operand.map.scale.astype(np.float64))

@@ -26,7 +26,7 @@ def bounds(kind: Kind) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Codes:
-    """A tensor of codes of a map for the whole tensor."""
+    """A tensor of integers of a map for the whole tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class Weight:
-    """Constant codes, of one scale or one an index of an axis."""
+    """Constant integers, of one scale or one an index of an axis."""
 
     name: str
     data: NDArray[np.integer]
@@ -57,7 +57,7 @@ class Tail:
     bounds: tuple[float, float] | None = None
 
 
-# QLinear operators by the float operator they compute; True where codes are moved as they are.
+# QLinear operators by the float operator they compute; True where integers are moved as they are.
 QLINEAR = {
     "Conv": ("", "QLinearConv"),
     "MatMul": ("", "QLinearMatMul"),
@@ -114,11 +114,11 @@ class Spelling:
         self.nodes.append(node)
 
     def quantize(self, real: str, out: Codes) -> None:
-        """Codes from a float tensor."""
+        """Integers from a float tensor."""
         self.node("QuantizeLinear", [real, *self.params(out)], out.name)
 
     def dequantize(self, t: Codes, real: str) -> None:
-        """A float tensor from codes."""
+        """A float tensor from integers."""
         self.node("DequantizeLinear", [t.name, *self.params(t)], real)
 
     def op(
@@ -132,7 +132,7 @@ class Spelling:
         extra: Sequence[str] = (),
         tail: Tail | None = None,
     ) -> None:
-        """One op on codes that rounds once; `extra` are plain inputs such as a shape.
+        """One op on integers that rounds once; `extra` are plain inputs such as a shape.
 
         A bias is in accumulator units; one in float32 only float operators take.
         """
@@ -150,7 +150,7 @@ class Spelling:
 
 
 class QOperator(Spelling):
-    """Operators that take codes and give codes."""
+    """Operators that take integers and give integers."""
 
     def op(
         self,
@@ -213,10 +213,10 @@ class Qdq(Spelling):
         self.bare = bare
         self._reals: dict[str, str] = {}
         self.moved: dict[str, str] = {}
-        """Float tensors that stand for codes which the model does not hold."""
+        """Float tensors that stand for integers which the model does not hold."""
 
     def real(self, t: Codes | Weight) -> str:
-        """The float tensor that codes mean."""
+        """The float tensor that integers mean."""
         if t.name in self.moved:
             return self.moved[t.name]
         if self.shared and t.name in self._reals:

@@ -31,7 +31,7 @@ CODED: Activations = (
     ("clip", {"min": 0.0, "max": 6.0}),
     ("leaky_relu", {"alpha": 0.125}),
 )
-"""What onnxruntime computes on codes, or as float32 that has one answer."""
+"""What onnxruntime computes on integers, or as float32 that has one answer."""
 BEHIND: Activations = (*CODED[:3], ("hard_swish", {}))
 """What oneDNN computes behind a product, to the byte."""
 
@@ -69,7 +69,7 @@ def held(value: Value, data: Array) -> Held:
 
 
 def form_of(node: Node, values: dict[str, Array]) -> Form:
-    """A kernel on codes and what it was given, as torch is asked for it."""
+    """A kernel on integers and what it was given, as torch is asked for it."""
     head, *behind = node.stages or (node,)
     attrs, given = (
         head.attrs,

@@ -1,4 +1,5 @@
-"""Biases that are codes of another unit than the sums': QNNPACK and MXNet take them as reals."""
+"""Biases that are integers of another unit than the sums': QNNPACK and MXNet take them as
+floats."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ W_SCALE, X_SCALE, Y_SCALE = (np.float32(v) for v in (0.01, 0.03, 0.1))
 def convolution(
     bias: Codes, scale: float, zero: int, weights: Codes, *, about_zero: bool
 ) -> onnx.ModelProto:
-    """A convolution between pairs, whose bias is codes with a scale and zero point of their own."""
+    """A convolution between pairs, whose bias is integers with a scale and zero point of their
+    own."""
     held = {
         "sx": X_SCALE,
         "zx": np.int8(0) if about_zero else np.uint8(128),

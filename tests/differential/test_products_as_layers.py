@@ -1,4 +1,4 @@
-"""Gemm and matmul with constant codes, grouped as runtimes that know linear layers take them."""
+"""Gemm and matmul with constant integers, grouped as runtimes that know linear layers take them."""
 
 from __future__ import annotations
 

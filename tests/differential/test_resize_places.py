@@ -1,5 +1,5 @@
 """Where Resize takes its elements from: every rule of places, at fractional scales and odd sizes,
-against onnxruntime, torch and, of codes, torch's quantized kernels."""
+against onnxruntime, torch and, of integers, torch's quantized kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Networks of attention, recurrent layers, norms and convolutions: codes equal, reals near.
+"""Networks of attention, recurrent layers, norms and convolutions: integers equal, floats near.
 
-Where reals are rounded to codes, both sides go on from onnxruntime's: so that every later operator
-on codes is held to the byte, however deep it stands.
+Where floats are rounded to integers, both sides go on from onnxruntime's: so that every later
+operator on integers is held to the byte, however deep it stands.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_many_more_networks_on_words_agree(chunk: int) -> None:
 
 
 def integer_ops(proto: onnx.ModelProto) -> Counter[str]:
-    """The operators on codes."""
+    """The operators on integers."""
     return Counter(n.op_type for n in proto.graph.node if n.op_type.startswith("QLinear"))
 
 
@@ -90,7 +90,7 @@ def far(net: Text, theirs: dict[str, Any], mine: dict[str, Any]) -> str:
 
 
 def forms(seed: int, folder: Path) -> bool:
-    """To another form and back: the same operators on codes and the same bytes of them.
+    """To another form and back: the same operators on integers and the same bytes of them.
 
     False where a sum of floats in another order came to lie on the other side of a tie.
     """

@@ -205,7 +205,7 @@ def _binary(rng: random.Random) -> Call:
 
 
 def _pool(rng: random.Random) -> Call:
-    """Of codes that are all one: so is every maximum and every mean."""
+    """Of integers that are all one: so is every maximum and every mean."""
     n, h, w, c, code = (
         *(rng.randrange(1, 5) for _ in range(3)),
         rng.randrange(5),
@@ -297,7 +297,8 @@ def _python(rng: random.Random) -> Call:
     return Call(door, given | {"function": function}, filled, x)
 
 
-# -- codes and statistics -------------------------------------------------------------------------
+# -- integers and statistics
+# -------------------------------------------------------------------------
 
 
 def _rows(first: Any, inner: Any, run: Any, count: Any) -> _codes.Rows:

@@ -40,7 +40,7 @@ def layer(
     tail: str = "",
     rows: int = 1,
 ) -> Graph:
-    """One linear layer on u8 codes."""
+    """One linear layer on u8 integers."""
     x_scale, w_scale, y_scale = scales
     graph = Graph()
     kind = TensorType((rows, w.shape[1]), uniform(U8, F(x_scale), zeros[0]))
@@ -70,7 +70,7 @@ def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 def every_code(
     name: str, graph: Graph, scale: np.float32, sums: NDArray[np.int64]
 ) -> NDArray[np.generic]:
-    """The codes of sums, straight from the definition of requantizing."""
+    """The integers of sums, straight from the definition of requantizing."""
     rule = profile(name).resolve(Query("linear", {"x": "u8", "w": "i8", "result": "u8"}))
     x, y = graph["x"].type.quant, graph["y"].type.quant
     assert x is not None
@@ -86,7 +86,7 @@ def every_code(
 
 
 def reached(w: NDArray[np.int8], zero: int) -> NDArray[np.int64]:
-    """Every sum that some codes make of one row of weights: weight by weight, code by code."""
+    """Every sum that some integers make of one row of weights: weight by weight, code by code."""
     least = sum(min(int(v) * (0 - zero), int(v) * (255 - zero)) for v in w)
     bits = 1
     for weight in np.abs(w.astype(np.int64)):

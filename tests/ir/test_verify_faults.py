@@ -34,7 +34,7 @@ def one(rng: random.Random, found: Iterable[Value | Node]) -> Value | Node | Non
 
 
 def coded(rng: random.Random, graph: Graph) -> tuple[Value, QuantType] | None:
-    """A value that holds codes."""
+    """A value that holds integers."""
     value = one(rng, (v for v in graph.values.values() if v.type.quant))
     return (value, value.type.quant) if isinstance(value, Value) and value.type.quant else None
 

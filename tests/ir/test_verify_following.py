@@ -1,4 +1,5 @@
-"""Proofs about sums see through what moves codes, compute what constants make, and use a Relu."""
+"""Proofs about sums see through what moves integers, compute what constants make, and use a
+Relu."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def moved(
 
 
 def product(graph: Graph, w: Value, kind: QuantType = BYTES) -> Graph:
-    """Reals of codes, moved too, times the weights."""
+    """Floats of integers, moved too, times the weights."""
     depth = w.type.shape[0]
     x = graph.add("input", types=[TensorType((depth, 2), kind)], name="x").result
     floats = graph.add("dequantize", {"x": x}).result

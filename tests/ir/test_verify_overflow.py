@@ -33,7 +33,8 @@ Whole = NDArray[np.int64]
 
 @dataclass
 class Case:
-    """A random product of codes: its graph, and its sums of centred codes in exact arithmetic."""
+    """A random product of integers: its graph, and its sums of centred integers in exact
+    arithmetic."""
 
     graph: Graph
     shape: tuple[int, ...]
@@ -70,7 +71,7 @@ def random_quant_type(rng: np.random.Generator, bits: int, symmetric: bool) -> Q
 def weights(
     rng: np.random.Generator, shape: tuple[int, ...], axis: int, bits: int
 ) -> tuple[Array, Whole]:
-    """Random codes with one zero, or one for each channel; and code - zero."""
+    """Random integers with one zero, or one for each channel; and code - zero."""
     kind = random_quant_type(rng, bits, symmetric=bool(rng.integers(2)))
     data = rng.integers(kind.low, kind.high, shape, endpoint=True).astype(kind.storage.carrier)
     zeros = np.full(shape[axis], np.asarray(kind.zeros()))
@@ -516,7 +517,7 @@ EDGES = [
     for code in range(1, 256)
     if min(abs(weights * code - end) for end in (-(2**15), 2**15 - 1)) <= 3
 ]
-"""Sums of two weights, and codes, whose product lies at an end of 16 bits or next to it."""
+"""Sums of two weights, and integers, whose product lies at an end of 16 bits or next to it."""
 
 
 @pytest.mark.parametrize(("weights", "code"), EDGES)

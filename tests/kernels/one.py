@@ -36,7 +36,7 @@ def one(
 def random_integers(
     rng: np.random.Generator, kind: str, shape: Sequence[int], ends: bool = False
 ) -> NDArray[np.uint8 | np.int8]:
-    """Random codes; with `ends` only the least and the greatest."""
+    """Random integers; with `ends` only the least and the greatest."""
     low, high = BOUNDS[kind]
     values = rng.integers(low, high + 1, tuple(shape))
     if ends:

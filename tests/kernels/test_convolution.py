@@ -1,4 +1,4 @@
-"""Convolutions and products of codes, against sums in 64 bits."""
+"""Convolutions and products of integers, against sums in 64 bits."""
 
 from dataclasses import dataclass
 
@@ -83,7 +83,7 @@ class Case:
 
 
 def some_scale(rng: np.random.Generator, weight: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Multipliers that spread results over the codes and somewhat beyond."""
+    """Multipliers that spread results over the integers and somewhat beyond."""
     reach = 90.0 * 75.0 * weight[0].size ** 0.5
     scale: NDArray[np.float64] = rng.uniform(30, 150, weight.shape[0]) / reach
     return scale.astype(F32)

@@ -1,4 +1,4 @@
-"""Sums, products, tables, and codes from and to floats."""
+"""Sums, products, tables, and integers from and to floats."""
 
 from itertools import product
 

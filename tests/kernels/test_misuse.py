@@ -268,7 +268,8 @@ def test_a_child_that_a_step_forks_ends_its_run() -> None:
     """)
 
 
-# -- codes and statistics -------------------------------------------------------------------------
+# -- integers and statistics
+# -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

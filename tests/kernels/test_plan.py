@@ -21,7 +21,7 @@ F32 = np.float32
 
 
 def network(isa: str | None = None) -> tuple[Plan, NDArray[np.float32], NDArray[np.float32]]:
-    """Codes, convolution, sum, average, product; with an input and its result by formulas."""
+    """Integers, convolution, sum, average, product; with an input and its result by formulas."""
     rng = np.random.default_rng(0)
     x = rng.normal(0, 1, (2, 3, 12, 10)).astype(F32)
     first = rng.integers(-127, 128, (20, 3, 3, 3)).astype(np.int8)

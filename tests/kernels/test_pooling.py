@@ -1,4 +1,4 @@
-"""Maxima, averages and softmax of codes."""
+"""Maxima, averages and softmax of integers."""
 
 import math
 from collections.abc import Sequence

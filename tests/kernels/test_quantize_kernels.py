@@ -1,4 +1,4 @@
-"""Codes of whole arrays: each loop against a formula in NumPy, on each instruction set."""
+"""Integers of whole arrays: each loop against a formula in NumPy, on each instruction set."""
 
 import math
 from collections.abc import Callable

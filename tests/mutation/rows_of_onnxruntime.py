@@ -1,4 +1,4 @@
-"""Models of one op each between codes, for every row of onnxruntime's profile: of each storage,
+"""Models of one op each between integers, for every row of onnxruntime's profile: of each storage,
 with activations that cut and such that do not, with other maps, biases and gains."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KINDS = {
 _LEAST = {"u8": 0, "i8": -128, "u16": 0, "i16": -32768, "u4": 0, "i4": -8, "i32": 0}
 _MOST = {"u8": 255, "i8": 127, "u16": 65535, "i16": 32767, "u4": 15, "i4": 7, "i32": 0}
 _OLD, _NEW = 17, 21
-"""The opset of codes of 8 bits alone, and of others."""
+"""The opset of integers of 8 bits alone, and of others."""
 ACTIVATIONS = ("relu", "relu_cuts", "clip", "clip_cuts")
-"""Activations, and whether the codes of the result have room for what they cut."""
+"""Activations, and whether the integers of the result have room for what they cut."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Written(Nodes):
     held: list[TensorProto] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """The tensors that a kernel on codes makes, or not."""
+    """The tensors that a kernel on integers makes, or not."""
 
     def integers(self, kind: str, data: object) -> str:
-        """A constant of codes, those of four bits among them."""
+        """A constant of integers, those of four bits among them."""
         name = f"k{len(self.held)}"
         values = np.asarray(data)
         made = helper.make_tensor(name, KINDS[kind], values.shape, values.ravel().tolist())
@@ -85,7 +85,7 @@ class Written(Nodes):
         return self.constant(scale), self.integers(kind, zeros)
 
     def data(self, kind: str, *shape: int, scale: float = 0.05) -> str:
-        """What is given as codes, those of four bits made of others, dequantized."""
+        """What is given as integers, those of four bits made of others, dequantized."""
         name = f"x{len(self.inputs)}"
         told, narrow = self.told(kind, scale), kind.endswith("4")
         self.inputs[name] = "u8" if narrow else kind, shape
@@ -116,7 +116,7 @@ class Written(Nodes):
         return helper.make_model(graph, opset_imports=ids, ir_version=10)
 
     def feeds(self) -> dict[str, Array]:
-        """Codes from end to end."""
+        """Integers from end to end."""
         kinds = {"u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16"}
         return {
             name: self.rng.integers(_LEAST[kind], _MOST[kind] + 1, shape).astype(kinds[kind])
@@ -125,7 +125,7 @@ class Written(Nodes):
 
 
 def _bias(m: Written, *shape: int) -> list[str]:
-    """No bias, or one of reals, or of codes in units of the product or in others."""
+    """No bias, or one of floats, or of integers in units of the product or in others."""
     how = m.case.bias
     if not how:
         return []
@@ -249,7 +249,7 @@ OTHERS: dict[str, Callable[[Written], str]] = {
 """Ops of which onnxruntime's profile has no row, though QIR's own kernels have."""
 _TWO = ("add", "mul", "concat", "where")
 _EIGHT = ("max_pool1d", "max_pool2d", "max_pool3d", "resize_nearest", "depth_to_space")
-"""Moves whose rows name codes of 8 bits alone."""
+"""Moves whose rows name integers of 8 bits alone."""
 _KEPT = ("relu", "clip")
 _OTHER = {"u8": "i8", "i8": "u8"}
 

@@ -35,7 +35,7 @@ def multiplied(acc: Whole, real: NDArray[np.float64]) -> Whole:
 
 
 def by_formula(case: OpCase) -> Whole:
-    """The codes of a case without an activation."""
+    """The integers of a case without an activation."""
     at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
     step = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
     if case.op == "conv2d":

@@ -46,7 +46,7 @@ def chosen(record: type, rng: np.random.Generator, **fixed: str) -> dict[str, st
 def random_floats(
     rng: np.random.Generator, shape: tuple[int, ...], step: float
 ) -> NDArray[np.generic]:
-    """Reals of many sizes, with ties, ends, denormals, infinities and both zeros among them."""
+    """Floats of many sizes, with ties, ends, denormals, infinities and both zeros among them."""
     x = rng.normal(size=shape) * step * 2.0 ** rng.integers(-3, 12)
     ties = (rng.integers(-300, 300, shape) + 0.5) * step
     x = np.where(rng.random(shape) < 0.3, ties, x)
@@ -178,7 +178,7 @@ def test_random_dequantize_gives_the_definitions_bytes() -> None:
 
 
 def floating(rng: np.random.Generator, of: Map) -> Map:
-    """The same numbers, for codes that are floats or stand in a table."""
+    """The same numbers, for integers that are floats or stand in a table."""
     zero = np.zeros((), np.int64)
     if rng.random() < 0.5:
         name = rng.choice(["f8e4m3fn", "f8e5m2", "f8e5m2fnuz", "f4e2m1fn", "f6e3m2fn", "f8e8m0"])

@@ -1,4 +1,4 @@
-"""Later stages of a kernel and weights given as reals, against plain float arithmetic."""
+"""Later stages of a kernel and weights given as floats, against plain float arithmetic."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ bias = {{domain = "rounded_acc", overflow = "shrink_weights", compute = "f32"}}"
 
 @pytest.mark.parametrize("large", [False, True])
 def test_weight_codes_shrink_where_a_rescaled_bias_has_no_room(large: bool) -> None:
-    """MXNet's fully connected layer on codes made before: 2^30 / reach of the bias / its gain."""
+    """MXNet's fully connected layer on integers made before: 2^30 / reach of the bias / its
+    gain."""
     rng = np.random.default_rng(SEED)
     x = rng.integers(0, 256, (64, 24)).astype(np.uint8)
     w = rng.integers(-128, 128, (8, 24)).astype(np.int8)
@@ -230,7 +231,7 @@ def test_scales_of_rows_go_with_a_real_bias_in_each_way(fields: str, form: str) 
 
 
 def test_sums_are_held_as_the_profile_says_under_each_multiplier() -> None:
-    """2^16 terms of 16-bit codes: 32 bits wrap or saturate, 64 hold them, floats round them."""
+    """2^16 terms of 16-bit integers: 32 bits wrap or saturate, 64 hold them, floats round them."""
     rng = np.random.default_rng(SEED)
     x = rng.integers(-32768, 32768, (6, 300)).astype(np.int16)
     w = rng.integers(-32768, 32768, (4, 300)).astype(np.int16)

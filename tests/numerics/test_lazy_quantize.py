@@ -1,4 +1,4 @@
-"""Codes that are made part by part are those that are made all at once."""
+"""Integers that are made part by part are those that are made all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every map that a quantized type can say: blocks, groups, tables, real zeros, float codes."""
+"""Every map that a quantized type can say: blocks, groups, tables, real zeros, float integers."""
 
 from typing import TypeVar
 
@@ -130,7 +130,7 @@ def test_each_element_takes_the_numbers_of_its_block(name: str, place: str) -> N
 
 
 def test_scales_that_are_quantized_are_dequantized_first() -> None:
-    """nvfp4: float4 codes, float8 scales of 16, one float32 scale for these."""
+    """nvfp4: float4 integers, float8 scales of 16, one float32 scale for these."""
     rng = np.random.default_rng(8)
     weight = torch.from_numpy(rng.normal(size=(8, 64)).astype(F))
     coarse = weight.abs().max() / (6 * 448)
@@ -242,7 +242,7 @@ def test_a_real_zero_is_inside_the_rounding_and_an_offset_outside() -> None:
 
 
 def extremes(rng: np.random.Generator) -> NDArray[np.float32]:
-    """Reals of every size, ties of every narrow float, zeros and infinities."""
+    """Floats of every size, ties of every narrow float, zeros and infinities."""
     every = np.arange(256).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(F)
     sizes = rng.normal(size=4000) * 2.0 ** rng.integers(-20, 18, 4000)
     steps = np.sort(every[np.isfinite(every)])
@@ -296,7 +296,7 @@ def test_narrow_floats_are_rounded_once_from_float64(name: str) -> None:
 
 
 def test_powers_of_two_are_scales() -> None:
-    """mx: float8 codes in blocks of 32 whose scales are only exponents."""
+    """mx: float8 integers in blocks of 32 whose scales are only exponents."""
     rng = np.random.default_rng(12)
     exponents = rng.integers(110, 140, (4, 2)).astype(np.uint8)
     exponents[0, 0] = 0

@@ -24,7 +24,7 @@ MOVES = (
     *("unsqueeze", "slice", "gather", "gather_elements", "expand", "tile", "resize_nearest"),
     "depth_to_space",
 )
-"""What only moves codes: dequantize may be moved over it, whoever reads."""
+"""What only moves integers: dequantize may be moved over it, whoever reads."""
 ACTIVATIONS = {"relu": "Relu", "clip": "Clip"}
 
 

@@ -1,4 +1,5 @@
-"""Which storages onnxruntime's kernels on codes take: the groups of `ort-1.31` take those alone."""
+"""Which storages onnxruntime's kernels on integers take: the groups of `ort-1.31` take those
+alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ BIAS = float(np.float32(0.05) * np.float32(0.01))
 
 
 class Written:
-    """A graph whose data and weights are codes of given storages."""
+    """A graph whose data and weights are integers of given storages."""
 
     def __init__(self, data: str, weight: str) -> None:
         self.data, self.weight = data, weight
@@ -121,7 +122,7 @@ CASES += [(op, data, data) for op in OTHERS for data in TYPES]
 
 
 def is_quantized_by_runtime(model: bytes, path: Path) -> bool:
-    """Whether onnxruntime's optimizer leaves an op that reads codes."""
+    """Whether onnxruntime's optimizer leaves an op that reads integers."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(path)
     options.log_severity_level = 4
@@ -133,7 +134,7 @@ def is_quantized_by_runtime(model: bytes, path: Path) -> bool:
 
 
 def is_quantized_here(model: bytes, path: Path) -> bool:
-    """Whether an op of the grouped graph reads codes."""
+    """Whether an op of the grouped graph reads integers."""
     path.write_bytes(model)
     graph = qir.load(path)
     Group(profile=OPTIMIZED).run(graph, Ledger())
@@ -176,7 +177,7 @@ def test_sixteen_bits_run_grouped_as_there_and_on_kernels_a_code_off_at_most(
 
 
 def test_a_product_too_wide_for_sums_of_32_bits_stays_real(tmp_path: Path) -> None:
-    """64 products of codes near 65535 and 30000 would wrap."""
+    """64 products of integers near 65535 and 30000 would wrap."""
     m = Written("u16", "u16")
     w = m.constant(np.full((64, 3), 30000), TensorProto.UINT16)
     zero = m.constant(0, TensorProto.UINT16)

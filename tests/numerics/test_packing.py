@@ -1,4 +1,4 @@
-"""Codes as dense bytes, and the same bits as another type."""
+"""Integers as dense bytes, and the same bits as another type."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ KINDS += ["bool", "f4e2m1fn", "f6e2m3fn", "f6e3m2fn", "f8e4m3fn", "f8e8m0", "bf1
 
 
 def some(rng: np.random.Generator, kind: DType, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Any codes of a type, by their bits."""
+    """Any integers of a type, by their bits."""
     size = kind.carrier.itemsize
     raw = np.frombuffer(rng.bytes(size * int(np.prod(shape))), f"u{size}").reshape(shape)
     return from_bits(raw & raw.dtype.type((1 << kind.bits) - 1), kind)

@@ -59,7 +59,7 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Query]]:
 
 
 def random_quantized(chance: random.Random, shape: tuple[int, ...], axis: int | None) -> Array:
-    """Random codes, with one scale or one for each index of an axis."""
+    """Random integers, with one scale or one for each index of an axis."""
     storage = chance.choice((U8, I8))
     rng = np.random.default_rng(chance.randrange(1 << 30))
     count = () if axis is None else (shape[axis],)
@@ -71,7 +71,7 @@ def random_quantized(chance: random.Random, shape: tuple[int, ...], axis: int | 
 
 
 def quantized_call(chance: random.Random, op: str, *, several: bool) -> Node | None:
-    """A random call of an op with codes in the place of its reals; None where it takes none."""
+    """A random call of an op with integers in the place of its floats; None where it takes none."""
     fed = feed(chance.randrange, Graph("main"), op, [])
     if fed is None or len(fed.results) != 1:
         return None
@@ -174,7 +174,7 @@ def test_conversions_are_asked_for_by_the_granularity_of_their_codes(name: str) 
 
 
 def converted(op: str, quant: QuantType) -> Node:
-    """A conversion to codes of a type, or from them."""
+    """A conversion to integers of a type, or from them."""
     graph, kind = Graph("one", "native"), TensorType((2, 8), quant)
     given = kind.with_element(F32) if op == "quantize" else kind
     x = graph.add("input", types=[given], name="x").result
@@ -183,7 +183,7 @@ def converted(op: str, quant: QuantType) -> Node:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_constants_beside_ties_become_the_codes_that_torch_makes_of_them(seed: int) -> None:
-    """Codes of constants per channel, with zero points, that `group` computes."""
+    """Integers of constants per channel, with zero points, that `group` computes."""
     rng = np.random.default_rng(seed)
     scale = rng.uniform(0.01, 0.3, 8).astype(np.float32)
     zero = rng.integers(-90, 90, 8)

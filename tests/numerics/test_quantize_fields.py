@@ -1,4 +1,5 @@
-"""Reals to codes by gains, spans and pairs, and back: against the formulas of the frameworks."""
+"""Floats to integers by gains, spans and pairs, and back: against the formulas of the
+frameworks."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def away(x: Any) -> Tensor:
 
 
 def random_floats(low: float, high: float, gain: float) -> Tensor:
-    """Reals in and around a range, a third of them on ties of a gain."""
+    """Floats in and around a range, a third of them on ties of a gain."""
     rng = np.random.default_rng(SEED)
     ties = (rng.integers(-200, 300, 2000) + 0.5) / gain
     x = np.concatenate([rng.uniform(1.5 * low - 1, 1.5 * high + 1, 4000), ties, [0, low, high]])
@@ -240,7 +241,7 @@ def test_a_zero_point_is_added_to_the_lowest_of_32_bits_and_wraps() -> None:
 
 @pytest.mark.parametrize("length", [8, 3000])
 def test_reals_that_end_at_32_bits_wrap_with_the_zero_point(length: int) -> None:
-    """The codes of torch 2.15's quantize_per_tensor at these reals."""
+    """The integers of torch 2.15's quantize_per_tensor at these floats."""
     x = np.array([2.0**31, -(2.0**31), 2.0**31 - 256, 2.0**30, np.inf, -np.inf, np.nan, 7], F)
     x = np.resize(x, length)
     for kind, zero, wanted in (

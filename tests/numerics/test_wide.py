@@ -1,4 +1,4 @@
-"""Codes of up to 64 bits are exact, against Python's integers and fractions."""
+"""Integers of up to 64 bits are exact, against Python's integers and fractions."""
 
 from __future__ import annotations
 

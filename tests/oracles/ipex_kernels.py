@@ -5,7 +5,7 @@
 
 In the extension's own Python; `make oracle-ipex` does it. Without `ATEN_CPU_CAPABILITY` it records
 weight-only layers. A case is arrays under one name; scales
-are those of its codes, in the order of the operands and the result last.
+are those of its integers, in the order of the operands and the result last.
 """
 
 # mypy: ignore-errors
@@ -27,7 +27,7 @@ from intel_extension_for_pytorch import quantization  # noqa: E402
 
 F = np.float32
 ONLY_PLAIN = os.environ.get("ATEN_CPU_CAPABILITY") is None
-"""Weight-only layers compute in codes where the processor has AVX512-FP16, and may show it."""
+"""Weight-only layers compute in integers where the processor has AVX512-FP16, and may show it."""
 KERNELS = torch.ops.ipex
 
 
@@ -87,7 +87,7 @@ def interactions(rng, plan):
             steps[:] = steps[0]
             y_scale = float(F(steps[0] * steps[0])) * 2.0 ** np.round(np.log2(width**0.5))
         quantized = signed(rng, count, 12, width)
-        if plan == "dyadic":  # in three rows of four codes small enough that sums come to halves
+        if plan == "dyadic":  # in three rows of four integers small enough that sums come to halves
             steps, y_scale = np.where(steps < 0.25, 0.75, 1.5), 1.5
             steps[0] = 0.75
             small = quantized // int(14 * width**0.25)
@@ -104,7 +104,7 @@ def interaction(xs, steps, y_scale):
 
 
 def layers(rng, plan):
-    """Recurrent layers: codes, first state and cell, weights, their scales, biases."""
+    """Recurrent layers: integers, first state and cell, weights, their scales, biases."""
     for number, ways in enumerate((1, 1, 1, 2)):
         steps, batch, size, hidden = ((1, 8, 3, 1), (9, 5, 33, 20), (6, 4, 64, 70), (5, 3, 17, 16))[
             number
@@ -139,7 +139,7 @@ def layer(x, h, c, w, r, units, bias, scales):
 
 
 def plain_layers(rng, plan):
-    """Weight-only layers: bits, terms, the group of a scale, how reals become codes."""
+    """Weight-only layers: bits, terms, the group of a scale, how floats become integers."""
     kinds = [(bits, terms, group, "PER_BATCH_IC_BLOCK_SYM") for bits, terms, group in GROUPS]
     for bits, terms, group, mode in [*kinds, *((8, 192, -1, mode) for mode in MODES)]:
         x = (rng.integers(-254, 255, (5, terms)) / 128).astype(F)

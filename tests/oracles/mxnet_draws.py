@@ -1,4 +1,4 @@
-"""What MXNet is given: codes, ranges as it holds them, weights that sums mean exactly."""
+"""What MXNet is given: integers, ranges as it holds them, weights that sums mean exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def printed(value: float) -> float:
 def on_grid(x: Any, w: Any, spans: Any) -> Any:
     """Data and weights whose sums mean what they are computed of, and are few.
 
-    The weight that reaches farthest lies between two codes: its data are 0.
+    The weight that reaches farthest lies between two integers: its data are 0.
     """
     x = x.copy()
     x[:, 0] = 0

@@ -137,7 +137,7 @@ def pooling(rng: np.random.RandomState) -> list[Case]:
 
 def act(rng: np.random.RandomState) -> list[Case]:
     out = []
-    for kind in ("int8",):  # of unsigned codes the result's type is wrong
+    for kind in ("int8",):  # of unsigned integers the result's type is wrong
         x = random_integers(rng, kind, 2, 3, 5, 7)
         found = mx.nd.contrib.quantized_act(
             nd(x), one(-3.0 if kind == "int8" else 0.0), one(3.0), act_type="relu"
@@ -233,7 +233,7 @@ def batch_norm(rng: np.random.RandomState) -> list[Case]:
 
 
 def conv(rng: np.random.RandomState) -> list[Case]:
-    """Convolution of unsigned codes, 32-bit results."""
+    """Convolution of unsigned integers, 32-bit results."""
     out = []
     for _ in range(6):
         high, span = (F(v) for v in rng.uniform(1, 9, 2))
@@ -249,7 +249,7 @@ def conv(rng: np.random.RandomState) -> list[Case]:
 
 
 def mul(rng: np.random.RandomState) -> list[Case]:
-    """Products as codes, as 32-bit products and as reals; by an executor, as shapes of this
+    """Products as integers, as 32-bit products and as floats; by an executor, as shapes of this
     operator are not known to `nd`."""
     out = []
     for trial in range(48):
@@ -331,7 +331,7 @@ def pooling_wide(rng: np.random.RandomState) -> list[Case]:
 
 
 def embedding(rng: np.random.RandomState) -> list[Case]:
-    """Rows of a table of codes."""
+    """Rows of a table of integers."""
     out = []
     for trial in range(6):
         count, wide = 3 + trial, 1 + 11 * trial
@@ -511,7 +511,7 @@ def _linear_graph(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def fused_linear_codes(rng: np.random.RandomState) -> list[Case]:
-    """Fully connected, weights and bias given as codes of one range."""
+    """Fully connected, weights and bias given as integers of one range."""
     out = []
     for trial in range(32):
         kind = ("int8", "uint8")[trial % 2]
@@ -565,7 +565,7 @@ OPS: dict[str, Any] = {
 
 
 def operators() -> list[str]:
-    """All that MXNet has registered for codes."""
+    """All that MXNet has registered for integers."""
     every = mx.operator.get_all_registered_operators()
     return sorted(n for n in every if "quantize" in n or n.startswith("_sg_mkldnn"))
 

@@ -14,7 +14,7 @@ from tests.oracles.tflite_operands import Suites, bounds, random_integers, seeds
 
 
 def pixels(count: int) -> Iterator[OpCase]:
-    """Convolutions of reals: most by one tap, and every other by weights of equal scales."""
+    """Convolutions of floats: most by one tap, and every other by weights of equal scales."""
     for number, seed in seeds("pixels", count):
         kernel, step = ((1, 1), (1, 1), (3, 2))[number % 3], 1 + number // 3 % 2
         into, out, images = 1 + number * 5 % 9, 2 + number * 3 % 7, 1 + number % 2
@@ -89,7 +89,7 @@ def wide(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def tiny(op: str, kind: str, count: int) -> Iterator[OpCase]:
-    """One operand whose steps are small beside the result's: most codes lie about a tie or zero,
+    """One operand whose steps are small beside the result's: most integers lie about a tie or zero,
     and of every fourth case most are cut off, at either end."""
     low, high = bounds(kind)
     for number, seed in seeds(f"tiny{kind}{op}", count):
@@ -112,7 +112,7 @@ def tiny(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def wrapped(count: int) -> Iterator[OpCase]:
-    """Products of 16-bit codes whose results leave 32 bits."""
+    """Products of 16-bit integers whose results leave 32 bits."""
     for number, seed in seeds("wrapped", count):
         a = CaseOperand(random_integers(seed, "int16", 3, 60), 0.25)
         b = CaseOperand(random_integers(seed, "int16", 60, 7), 0.125)

@@ -27,7 +27,7 @@ from tests.oracles.tflite_operands import (
 
 
 def pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
-    """Two operands: 4,096 pairs of codes, or tensors of 1..70 numbers.
+    """Two operands: 4,096 pairs of integers, or tensors of 1..70 numbers.
 
     Of every three results one lies on ties and one just beside them.
     """
@@ -65,7 +65,8 @@ def pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> Iterator[OpCase]:
-    """One operand of all codes; of every three results one lies on ties, one just beside them."""
+    """One operand of all integers; of every three results one lies on ties, one just beside
+    them."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
         step = 1 if high - low < 256 else 61
@@ -137,7 +138,7 @@ def mean(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def pad(kind: str, count: int) -> Iterator[OpCase]:
-    """Zeros, as codes, around a tensor."""
+    """Zeros, as integers, around a tensor."""
     for number, seed in seeds(f"pad{kind}", count):
         x = operand(seed, kind, number, 1, *pair(seed, 2, 6), 5)
         pads = tuple(int(v) for v in (0, *seed.integers(0, 4, 3), 0, *seed.integers(0, 4, 3)))
@@ -177,7 +178,7 @@ def lines(count: int) -> Iterator[OpCase]:
 
 
 def quantizes(kind: str, count: int) -> Iterator[OpCase]:
-    """Reals beside ties and beyond the ends."""
+    """Floats beside ties and beyond the ends."""
     for number, seed in seeds(f"quantize{kind}", count):
         made = result(seed, kind, scale_of(seed, number))
         low, high = bounds(kind)
@@ -192,13 +193,14 @@ def quantizes(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def dequantizes(kind: str, count: int) -> Iterator[OpCase]:
-    """All codes."""
+    """All integers."""
     for case in every("dequantize", kind, count, None):
         yield OpCase("dequantize", case.operands, CaseOperand(np.zeros(0, F)), case.shape)
 
 
 def curves(op: str, count: int) -> Iterator[OpCase]:
-    """Sigmoid and tanh of 16-bit codes from end to end, also at scales that are powers of two."""
+    """Sigmoid and tanh of 16-bit integers from end to end, also at scales that are powers of
+    two."""
     for number, seed in seeds(f"{op}16", count):
         low, high = bounds("int16")
         data = np.arange(low + number, high + 1, 13).astype("int16").reshape(1, -1)
@@ -208,7 +210,7 @@ def curves(op: str, count: int) -> Iterator[OpCase]:
 
 
 def softmax16(count: int) -> Iterator[OpCase]:
-    """Softmax of 16-bit codes."""
+    """Softmax of 16-bit integers."""
     for number, seed in seeds("softmax16", count):
         length = (1 + number * 9 % 70, 300)[number % 8 == 7]
         data = np.floor_divide(
@@ -296,7 +298,7 @@ ELEMENTS: Suites = {
 
 
 def others(kind: str, zero: int, mark: str) -> Suites:
-    """Suites of another kind of codes, of whose ops that take it; `zero` is sigmoid's."""
+    """Suites of another kind of integers, of whose ops that take it; `zero` is sigmoid's."""
     found: Suites = {
         "add": lambda: pairs("add", kind, 30),
         "sub": lambda: pairs("sub", kind, 30),

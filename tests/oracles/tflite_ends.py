@@ -149,7 +149,7 @@ _LEFT: tuple[Maker, ...] = (
     _pair("add", (2.0, 2.0**-11)),
     _pair("sub", (2.0, 2.0**-12)),
 )
-"""What XNNPACK takes of no 8-bit codes."""
+"""What XNNPACK takes of no 8-bit integers."""
 _FEW: tuple[Maker, ...] = (
     _conv_of_few,
     *(_few(4, size, many=many) for size in (2, 3, 4, 5) for many in (True, False)),

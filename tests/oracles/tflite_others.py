@@ -1,4 +1,4 @@
-"""Recorded cases of squares and roots, of rows of tables, and of what else moves codes."""
+"""Recorded cases of squares and roots, of rows of tables, and of what else moves integers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.oracles.tflite_operands import (
 
 
 def squares(count: int) -> Iterator[OpCase]:
-    """Squares of differences of tensors of 1..70 codes; every third is of codes that mean nearly
-    the same, and many results lie on ties."""
+    """Squares of differences of tensors of 1..70 integers; every third is of integers that mean
+    nearly the same, and many results lie on ties."""
     for number, seed in seeds("sqdiff", count):
         a, b = (operand(seed, "int8", number, 6, 1 + number * 13 % 70) for _ in "ab")
         wide = (a.step + b.step) ** 2 * seed.uniform(500, 6000)
@@ -58,18 +58,19 @@ _POWERS = (
     (0.032252825796604156, 0.05919560790061951, 19),
     (0.029513834044337273, 0.04853544756770134, 27),
 )
-"""Maps under which a power of e lies near a tie: a quotient and a product tell codes apart."""
+"""Maps under which a power of e lies near a tie: a quotient and a product tell integers apart."""
 
 
 def close_powers() -> Iterator[OpCase]:
-    """Powers of e of all codes of such maps."""
+    """Powers of e of all integers of such maps."""
     for scale, to, zero in _POWERS:
         x = CaseOperand(np.arange(-128, 128).astype(np.int8).reshape(1, -1), scale, zero)
         yield OpCase("exp", {"x": x}, CaseOperand(np.zeros(0, np.int8), to, -127), x.data.shape)
 
 
 def roots(kind: str, count: int) -> Iterator[OpCase]:
-    """Roots of all codes from the zero point up, of 16 bits one of 13; many are whole numbers."""
+    """Roots of all integers from the zero point up, of 16 bits one of 13; many are whole
+    numbers."""
     high = bounds(kind)[1]
     for number, seed in seeds(f"sqrt{kind}", count):
         zero = zero_of(seed, kind)
@@ -84,7 +85,7 @@ def roots(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def tables(count: int, *, real: bool) -> Iterator[OpCase]:
-    """Rows of a table of codes as reals, with one scale or one a row, or as they are."""
+    """Rows of a table of integers as floats, with one scale or one a row, or as they are."""
     for number, seed in seeds("table", count):
         many = real and number % 2 == 0
         bits = 4 if real and number % 4 > 1 else 8
@@ -129,7 +130,7 @@ def moves(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def shapes(kind: str, count: int) -> Iterator[OpCase]:
-    """The same codes in another shape."""
+    """The same integers in another shape."""
     for number, seed in seeds(f"shapes{kind}", count):
         size, shape = _SHAPES[number % len(_SHAPES)]
         x = operand(seed, kind, number, *size)

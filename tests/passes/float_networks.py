@@ -1,4 +1,4 @@
-"""Float networks of a seed, such as people train, with what they hold as codes afterwards."""
+"""Float networks of a seed, such as people train, with what they hold as integers afterwards."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def spiky(rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def stored(x: NDArray[np.float32], low: float, high: float) -> Reals:
-    """Values as uint8 codes of a range that holds zero."""
+    """Values as uint8 integers of a range that holds zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255
     zero = np.rint(-low / scale)

@@ -1,4 +1,4 @@
-"""Codes that come back to themselves are taken as they are, and only those."""
+"""Integers that come back to themselves are taken as they are, and only those."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.passes.keeping import keep, keeps
 
 
 def pair(first: QuantType, *others: QuantType, profile: str = "native") -> Graph:
-    """Codes, dequantized and quantized as others, and as themselves again."""
+    """Integers, dequantized and quantized as others, and as themselves again."""
     graph = Graph(profile=profile)
     shape = (symbol("N"), 5)
     x = graph.add("input", types=[TensorType(shape, first)], name="x").result

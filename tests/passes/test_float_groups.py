@@ -1,4 +1,5 @@
-"""A float graph is grouped as a runtime will compute it, and codes fall on its kernels' edges."""
+"""A float graph is grouped as a runtime will compute it, and integers fall on its kernels'
+edges."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def grouped(graph: Graph, name: str) -> Graph:
 
 
 def signed(graph: Graph, quantized: str) -> list[str]:
-    """Rules by which data have the codes that a runtime's kernels take."""
+    """Rules by which data have the integers that a runtime's kernels take."""
     ops = {node.op for node in graph}
     wanted = ["op=*", "op=* slot=x"]
     wanted += [f"op={op} slot=a" for op in ("add", "mul", "gemm", "matmul") if op in ops]
@@ -113,7 +114,7 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
 
 
 def makes(kernel: KernelGroup, quantized: str | None) -> bool:
-    """Whether a kernel may have a result of such codes."""
+    """Whether a kernel may have a result of such integers."""
     storage = (quantized or "u8").partition(" ")[0]
     assert kernel.entry is not None
     return storage in kernel.entry.when.storage.get("result", (storage,))
@@ -142,7 +143,8 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
 def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
-    """Quantized as the profile has it; a pool that stands alone between reals moves no codes."""
+    """Quantized as the profile has it; a pool that stands alone between floats moves no
+    integers."""
     count = 0
     for seed in SEEDS[::2]:
         graph = network(seed)

@@ -1,4 +1,4 @@
-"""From a float graph to codes: what assign-schemes and materialize promise, on any network."""
+"""From a float graph to integers: what assign-schemes and materialize promise, on any network."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_codes_of_constants_are_within_half_a_step() -> None:
 
 
 def steps_off(stored: Value, source: Value) -> float:
-    """The largest distance between codes and the reals they came from, in steps."""
+    """The largest distance between integers and the floats they came from, in steps."""
     kind, held, exact = stored.type.quant, stored.constant, source.constant
     assert kind is not None
     assert held is not None

@@ -1,4 +1,4 @@
-"""Reals of 16 bits become float32, and such models are quantized as others are."""
+"""Floats of 16 bits become float32, and such models are quantized as others are."""
 
 from __future__ import annotations
 

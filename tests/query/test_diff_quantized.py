@@ -69,7 +69,7 @@ def build(path: Path) -> dict[str, np.ndarray]:
 
 
 def compared(found: GraphDifference) -> dict[str, float]:
-    """The constants whose reals were compared, and how many steps they moved."""
+    """The constants whose floats were compared, and how many steps they moved."""
     return {
         pair.a: change.measure.steps
         for pair in found.changed

@@ -31,7 +31,7 @@ class Case:
 
     Operands named in `constant` are constants of the program, the others inputs. `k` is how many
     halves of a float32 ulp (2^-24 of the value) its float results may lie from those of the same
-    numbers in float64; None where it gives no floats, or its floats are codes' own.
+    numbers in float64; None where it gives no floats, or its floats are integers' own.
     """
 
     given: Mapping[str, Make]
@@ -135,7 +135,7 @@ def _text(body: str) -> str:
 
 
 def quantized_case(body: str) -> Case:
-    """A program on codes of 2x12 reals."""
+    """A program on integers of 2x12 floats."""
     return Case({"x": normal(2, 12)}, k=None, text=_text(f"%x = input() : 2x12xf32\n{body}"))
 
 

@@ -33,12 +33,12 @@ class Dynamic:
         self.graph.add("output", {f"o{i}": v for i, v in enumerate((*self.given, real))})
 
     def inputs(self) -> dict[str, NDArray[np.generic]]:
-        """Reals around zero, a constant now and then."""
+        """Floats around zero, a constant now and then."""
         x = self.numbers.normal(size=(self.rows, self.inner)) * 10.0 ** self.rng.randint(-3, 3)
         return {"x": (x if self.rng.random() < 0.9 else np.full(x.shape, 2.5)).astype(F)}
 
     def _layer(self, real: Value) -> Value:
-        """Reals to codes of chosen numbers, and on to reals again."""
+        """Floats to integers of chosen numbers, and on to floats again."""
         keep = self.rng.choice([(), (), (0,), (1,), (0, 1)])
         storage = self.rng.choice([dtype("u8"), dtype("i8")])
         blocks = (1, self.rng.randint(1, 4)) if keep == (0, 1) else ()
@@ -68,7 +68,7 @@ class Dynamic:
         return self.graph.add("dequantize", operands).result
 
     def _stored(self, quantized: Value, numbers: tuple[Value, Value]) -> Value:
-        """Codes of a static map, from those of a dynamic one."""
+        """Integers of a static map, from those of a dynamic one."""
         kind = quantized.type.with_element(QuantType(U8, F32, (0.0625,), (100,)))
         operands = {"x": quantized, "x.scale": numbers[0], "x.zero": numbers[1]}
         made = self.graph.add("requantize", operands, types=[kind])

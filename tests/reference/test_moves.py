@@ -166,7 +166,7 @@ def test_sizes_that_nobody_knows_stay_named_where_nothing_is_cut() -> None:
 
 @pytest.mark.parametrize("seed", range(80))
 def test_scales_along_an_axis_go_where_their_elements_go(seed: int) -> None:
-    """The reals that moved codes mean are the moved reals."""
+    """The floats that moved integers mean are the moved floats."""
     rng = np.random.default_rng(seed)
     shape = [int(n) for n in rng.integers(2, 4, 3)]
     axis = int(rng.integers(3))

@@ -1,4 +1,5 @@
-"""What nodes state themselves, reals held to codes, numbers read off, codes of other maps."""
+"""What nodes state themselves, floats held to integers, numbers read off, integers of other
+maps."""
 
 from __future__ import annotations
 

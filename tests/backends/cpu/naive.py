@@ -75,7 +75,8 @@ def to_floats(quantized: Array, value: Value) -> Array:
 
 
 def once(acc: Array, multiplier: Array, result: Value) -> Array:
-    """Accumulators, wrapped to 32 bits, to codes: scaled, rounded to even, zero added, clamped."""
+    """Accumulators, wrapped to 32 bits, to integers: scaled, rounded to even, zero added,
+    clamped."""
     wrapped = acc.astype(np.int64).astype(np.uint32).view(np.int32)
     scaled = wrapped.astype(F) * multiplier.astype(F)
     if result.type.quant is None:
@@ -86,7 +87,8 @@ def once(acc: Array, multiplier: Array, result: Value) -> Array:
 
 
 def converted(real: Array, result: Value) -> Array:
-    """Reals with the zero in them to codes: to 32-bit integers first, where 2^31 is the least."""
+    """Floats with the zero in them to integers: to 32-bit integers first, where 2^31 is the
+    least."""
     *_, low, high = quant(result)
     with np.errstate(invalid="ignore"):
         fits = np.abs(real) < 2.0**31

@@ -25,7 +25,7 @@ class Net:
         self.storage = storage
 
     def kind(self, shape: Sequence[int], scale: float | None = None) -> TensorType:
-        """Codes of a random map, with an odd zero."""
+        """Integers of a random map, with an odd zero."""
         low, high = self.storage.bounds
         zero = int(self.rng.integers(low // 2, high // 2)) * 2 + 1
         size = self.rng.uniform(0.01, 0.05) if scale is None else scale
@@ -40,7 +40,7 @@ class Net:
         return self.graph.add("input", types=[TensorType(shape, F32)], name=name).result
 
     def integers(self, *shape: int) -> Value:
-        """A constant of random codes."""
+        """A constant of random integers."""
         kind = self.kind(shape)
         data = self.rng.integers(kind.element.low, kind.element.high + 1, shape)  # type: ignore[union-attr]
         return self.graph.constant(Array(data.astype(kind.dtype.carrier), kind))

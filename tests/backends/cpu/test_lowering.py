@@ -1,4 +1,4 @@
-"""Each op on codes equals its formula, on every instruction set and number of threads."""
+"""Each op on integers equals its formula, on every instruction set and number of threads."""
 
 from __future__ import annotations
 

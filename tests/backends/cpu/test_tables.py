@@ -44,7 +44,7 @@ graph main as ort-1.31 {
 
 
 def everything(*shape: int) -> NDArray[np.uint8]:
-    """Codes in which every byte occurs, in random places."""
+    """Integers in which every byte occurs, in random places."""
     size = math.prod(shape)
     every = np.resize(np.arange(256, dtype=np.uint8), size)
     return np.random.default_rng(size).permutation(every).reshape(shape)

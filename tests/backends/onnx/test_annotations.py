@@ -1,4 +1,4 @@
-"""`quantization_annotation`: codes that go into a model or come out of it say what they mean."""
+"""`quantization_annotation`: integers that go into a model or come out of it say what they mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes whose reals float32 does not hold, such as those of a mask at its end."""
+"""Integers whose floats float32 does not hold, such as those of a mask at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMS = {
 
 
 class Map(NamedTuple):
-    """What codes mean."""
+    """What integers mean."""
 
     scale: float
     zero: int
@@ -36,7 +36,7 @@ TYPES = {"i": np.dtype(np.int8), "u": np.dtype(np.uint8)}
 
 
 def model(op: str, kind: str, b: NDArray[np.generic] | None, maps: list[Map]) -> onnx.ModelProto:
-    """All codes and those of b, which are given where none are held."""
+    """All integers and those of b, which are given where none are held."""
     dtype = TYPES[kind]
     element = helper.np_dtype_to_tensor_dtype(dtype)
     held = {} if b is None else {"b": b}
@@ -121,7 +121,7 @@ def test_reals_that_lie_further_are_refused_in_one_line(
 
 
 def between(kind: str, b: NDArray[np.generic], maps: list[Map]) -> onnx.ModelProto:
-    """The same product of reals between codes, as a source may have it."""
+    """The same product of floats between integers, as a source may have it."""
     proto = model("QLinearMul", kind, b, maps)
     del proto.graph.node[:]
     proto.graph.node.extend(

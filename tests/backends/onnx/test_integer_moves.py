@@ -1,4 +1,4 @@
-"""Leaky relu, squeeze, unsqueeze and slice on codes, as onnxruntime does them."""
+"""Leaky relu, squeeze, unsqueeze and slice on integers, as onnxruntime does them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_models_are_fused_as_onnxruntime_fuses_them(op: str, tmp_path: Path) -> 
 
 
 def test_codes_that_only_their_readers_give_a_meaning_are_moved(tmp_path: Path) -> None:
-    """A QOperator model: raw codes come in, are squeezed and cut, and are dequantized."""
+    """A QOperator model: raw integers come in, are squeezed and cut, and are dequantized."""
     constants: dict[str, NDArray[Any]] = {
         n: np.array([v]) for n, v in zip("abc", (0, 1, 3), strict=True)
     }

@@ -179,7 +179,7 @@ def test_any_ops_quantized_before_give_the_predicted_bytes(seed: int, tmp_path: 
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 def test_plans_count_what_onnxruntime_takes(form: str, tmp_path: Path) -> None:
-    """An erf between codes is no integer op, and products that it has in reals are none."""
+    """An erf between integers is no integer op, and products that it has in floats are none."""
     path = part("erf", form, "QInt8", tmp_path)
     taken = {v.node: v for v in pipeline.op_verdicts(pipeline.load(path))}
     found = pipeline.plan(pipeline.load(path)).decisions

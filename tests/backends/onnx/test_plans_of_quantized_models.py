@@ -1,4 +1,4 @@
-"""What a plan says of models that hold codes is what these are shown to be."""
+"""What a plan says of models that hold integers is what these are shown to be."""
 
 from __future__ import annotations
 

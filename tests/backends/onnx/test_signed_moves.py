@@ -1,4 +1,5 @@
-"""Signed codes that go through moves to reals, in every operator set: onnxruntime takes them."""
+"""Signed integers that go through moves to floats, in every operator set: onnxruntime takes
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ MOVES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Identity": ((), {}),
 }
 OPENED = ("Slice", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "MaxPool")
-"""Those that the optimizer takes codes through."""
+"""Those that the optimizer takes integers through."""
 FEEDS = {"x": (np.random.default_rng(3).standard_normal(SHAPE) * 9).astype(F)}
 
 Nodes = list[onnx.NodeProto]
@@ -83,7 +84,7 @@ WAYS = ("result", "relu", "both", "row")
 
 
 def every(opset: int, kind: type, ways: tuple[str, ...] = WAYS) -> onnx.ModelProto:
-    """Each move by itself, and in a row: to a result, to an operator on reals, and to both."""
+    """Each move by itself, and in a row: to a result, to an operator on floats, and to both."""
     held: Held = {}
     nodes: Nodes = []
     results: list[str] = []
@@ -193,7 +194,7 @@ def test_a_second_writing_adds_nothing(tmp_path: Path, form: str | None) -> None
 
 @pytest.mark.parametrize("op", OPENED)
 def test_kernels_behind_moves_are_those_of_older_sets(tmp_path: Path, op: str) -> None:
-    """A sigmoid between codes runs on codes, which take u8 and no i8."""
+    """A sigmoid between integers runs on integers, which take u8 and no i8."""
     held: Held = {}
     end: Held = {"e_s": np.array(1 / 256, F), "e_z": np.array(-128, np.int8)}
     nodes = [

@@ -108,7 +108,7 @@ def made(name: str) -> bytes:
 
 
 def in_float(path: Path, folder: Path) -> Counter[str]:
-    """The ops that onnxruntime computes on reals, by what QIR calls them."""
+    """The ops that onnxruntime computes on floats, by what QIR calls them."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.log_severity_level = 4

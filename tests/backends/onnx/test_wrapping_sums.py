@@ -39,7 +39,7 @@ def _model(nodes: list[onnx.NodeProto], kind: str, bias: int) -> onnx.ModelProto
 
 
 def integer_model(kind: str, bias: int) -> onnx.ModelProto:
-    """One operator on codes: its sums have 32 bits."""
+    """One operator on integers: its sums have 32 bits."""
     own = {"conv": ("QLinearConv", ""), "gemm": ("QGemm", "com.microsoft")}
     op, domain = own[kind]
     sides = ["x", "xs", "xz", "w", "ws", "wz"]
@@ -48,7 +48,7 @@ def integer_model(kind: str, bias: int) -> onnx.ModelProto:
 
 
 def qdq_model(kind: str, bias: int) -> onnx.ModelProto:
-    """Reals between codes: nothing wraps."""
+    """Floats between integers: nothing wraps."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xr"]),
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wr"]),
@@ -68,7 +68,7 @@ def runtime(path: Path, x: NDArray[np.uint8], *, optimize: bool = False) -> NDAr
 
 
 def far(kind: str) -> NDArray[np.uint8]:
-    """Codes that take the sums to their ends, and others."""
+    """Integers that take the sums to their ends, and others."""
     x = np.random.default_rng(0).integers(0, 256, (1, 3, 4, 4) if kind == "conv" else (5, 3))
     (x if kind == "gemm" else x[0, :, 0].T)[:3] = [[255] * 3, [0] * 3, [255, 0, 255]]
     return x.astype(np.uint8)
@@ -127,7 +127,7 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
 
 
 def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
-    """Without a bias, whose reals are added behind it."""
+    """Without a bias, whose floats are added behind it."""
     source, made, ledger = tmp_path / "m.onnx", tmp_path / "made.onnx", Ledger()
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs"], ["xr"]),

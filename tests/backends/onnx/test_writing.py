@@ -133,13 +133,13 @@ def test_results_have_their_names_also_where_a_value_has_two_or_is_an_input(tmp_
         np.testing.assert_array_equal(array, expected)
 
 
-# -- codes --------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------
 
 
 def conv_group(
     quant: QuantType, *tails: tuple[str, dict[str, float]]
 ) -> tuple[Graph, Value, NDArray[np.uint8], NDArray[np.int8]]:
-    """conv2d |> tails on codes."""
+    """conv2d |> tails on integers."""
     source = u8(0.02, 120)
     graph, value = graph_of(1, 3, 6, 6, element=source)
     w = RNG.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
@@ -156,7 +156,7 @@ def conv_group(
 
 
 def convolved(x: NDArray[np.uint8], w: NDArray[np.int8]) -> NDArray[np.float64]:
-    """The reals of that convolution."""
+    """The floats of that convolution."""
     real = (x.astype(np.float64) - 120) * np.float32(0.02)
     scales = np.array([0.01, 0.02, 0.005, 0.013], np.float32).astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(real, (3, 3), (2, 3))

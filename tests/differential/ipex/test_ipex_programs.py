@@ -45,7 +45,7 @@ def grouped(program: Program) -> Graph:
 
 
 def whole(program: Program) -> Graph:
-    """The program's one product on codes, made by hand: no group reaches a transposed one."""
+    """The program's one product on integers, made by hand: no group reaches a transposed one."""
     source = program.graph
     (node,) = (n for n in source if n.op.startswith("conv_t"))
     graph = Graph(profile=PROFILE)
@@ -83,7 +83,7 @@ def claimed(graph: Graph) -> str:
 
 
 IN_TURN = ("three_axes",)
-"""Recorded where the sums of reals are those predicted: on a processor of Intel's."""
+"""Recorded where the sums of floats are those predicted: on a processor of Intel's."""
 
 
 def most(claim: str, size: int) -> int:
@@ -123,7 +123,7 @@ def test_programs_on_processors_without_vnni_are_predicted(isa: str) -> None:
 
 
 def test_a_relu_of_codes_is_what_reals_between_them_give() -> None:
-    """The extension has no kernel for it: it is computed in reals."""
+    """The extension has no kernel for it: it is computed in floats."""
     for family in ("kept", "apart"):
         for program, wanted in results(family):
             if program.name != f"{family}_relu":

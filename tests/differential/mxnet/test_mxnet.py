@@ -144,7 +144,7 @@ CLAIMED = {
     "_sg_mkldnn_conv": "conv2d",
     "_sg_mkldnn_fully_connected": "linear",
 }
-"""Operators on codes, and the ops whose rules speak of them."""
+"""Operators on integers, and the ops whose rules speak of them."""
 UNCLAIMED = {
     "_contrib_quantize": "the first version, which writes weights into files; a note says how",
     "_contrib_quantize_asym": "makes data of _contrib_quantized_rnn alone",

@@ -46,7 +46,7 @@ class Written:
         return self.graph.add("dequantize", {"x": held}).result if quant else held
 
     def coded(self, value: Value, step: Mapping[str, Any]) -> Value:
-        """A value as the codes that its kernel made, or as it is."""
+        """A value as the integers that its kernel made, or as it is."""
         if not step["range"]:
             return value
         low, high = step["range"]
@@ -55,7 +55,7 @@ class Written:
         return self.graph.add("dequantize", {"x": quantized}).result
 
     def parameter(self, name: str) -> Value:
-        """What a file holds as codes of one range, else as reals."""
+        """What a file holds as integers of one range, else as floats."""
         if not name.endswith("_quantize"):
             return self.constant(self.held(name))
         low, high = (float(self.held(f"{name}_{end}")[0]) for end in ("min", "max"))

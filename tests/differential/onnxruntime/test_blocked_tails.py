@@ -31,7 +31,7 @@ MUL, CODES, RAISED = "y = Mul(r, two)", "y = QuantizeLinear(r, t, u)", "y = Quan
 class Ending:
     """What reads a product: lines `result = Op(operands)`, and which results are shown.
 
-    `p` is the product, `u` a zero point in the middle of the codes, `v` the zero point 0.
+    `p` is the product, `u` a zero point in the middle of the integers, `v` the zero point 0.
     """
 
     lines: tuple[str, ...]
@@ -71,7 +71,7 @@ FLOAT = [
 ]
 """Readers beside which it leaves the product in float32."""
 UNCUT = [Ending((RELU, RAISED)), Ending((WIDE, CODES)), Ending(("y = QuantizeLinear(p, t, u)",))]
-"""Those beside which it does so before 1.32, and since then where the codes have 8 bits."""
+"""Those beside which it does so before 1.32, and since then where the integers have 8 bits."""
 PRODUCTS = [
     Case(block=0),
     Case(block=0, op="Gemm", bias=True),
@@ -177,7 +177,8 @@ def test_before_codes_of_16_bits_that_nothing_cuts_the_version_decides(
 def test_data_stay_real_beside_weights_that_the_caller_may_give(
     given: bool, tmp_path: Path
 ) -> None:
-    """Real weights of which onnxruntime makes codes; of those that may be given, when it runs."""
+    """Real weights of which onnxruntime makes integers; of those that may be given, when it
+    runs."""
     case = Case("i8", -1, bias=True, quantized="x", bits=16)
     made, _ = model(case, Ending(("y = QuantizeLinear(p, t, u)",)))
     graph, floats = made.graph, np.random.default_rng(SEED).normal(size=(case.depth, 32))

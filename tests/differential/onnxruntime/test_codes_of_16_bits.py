@@ -1,8 +1,8 @@
-"""Models of 16-bit codes, which onnxruntime computes in float32 between dequantize and quantize.
+"""Models of 16-bit integers, which onnxruntime computes in float32 between dequantize and quantize.
 
 Each operator of each model is held against the interpreter on what onnxruntime gave it. What rounds
 once, quantize and dequantize first of all, is equal to the byte. A float sum may be added up in any
-order: its reals lie within the bound of float32 sums, its codes within what `qir` says.
+order: its floats lie within the bound of float32 sums, its integers within what `qir` says.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def held_apart(
 def codes_of(
     proto: onnx.ModelProto, name: str, floats: NDArray[Any], values: Values
 ) -> tuple[str, NDArray[Any]]:
-    """What onnxruntime makes of a sum, up to its codes."""
+    """What onnxruntime makes of a sum, up to its integers."""
     while True:
         (node,) = [n for n in proto.graph.node if name in n.input]
         part = alone(proto, node, values)
@@ -122,7 +122,7 @@ def codes_of(
 
 def held(tmp_path: Path, proto: onnx.ModelProto, feeds: Values) -> tuple[Counter[str], int]:
     """Holds a model's operators, with onnxruntime's optimizer on and off, to what is said of each;
-    how much of each differs, and how many codes do."""
+    how much of each differs, and how many integers do."""
     path, found, others = tmp_path / "m.onnx", Counter[str](), 0
     onnx.save(proto, path)
     graph = pipeline.load(path)
@@ -237,7 +237,7 @@ def test_quantize_and_dequantize_are_onnxruntimes_to_the_byte(tmp_path: Path) ->
 
 
 def test_what_is_added_once_makes_no_wide_codes() -> None:
-    """A norm on 8-bit codes whose bias alone has 32 bits."""
+    """A norm on 8-bit integers whose bias alone has 32 bits."""
     graph = parse(
         """graph main as ort-1.31 {
   %x = input() : 4x!quant.uniform<u8:f32, 0.1:128>

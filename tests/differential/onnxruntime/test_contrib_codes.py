@@ -1,6 +1,7 @@
-"""Operators of onnxruntime's own domain on codes: sums of codes and gathered rows to the byte.
+"""Operators of onnxruntime's own domain on integers: sums of integers and gathered rows to the
+byte.
 
-What sums products of reals does so in float32 in an order of its own, so it is held to a share of
+What sums products of floats does so in float32 in an order of its own, so it is held to a share of
 the greatest result: 2^-24 for each of about as many roundings as a sum has terms in a lane.
 """
 

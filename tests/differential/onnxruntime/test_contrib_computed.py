@@ -1,7 +1,8 @@
-"""Onnxruntime's operators on codes: every form of their numbers, all sizes odd, equal to the byte.
+"""Onnxruntime's operators on integers: every form of their numbers, all sizes odd, equal to the
+byte.
 
 Scale and zero point are constants, what Constant nodes give, inputs of the model, or computed.
-Scales are powers of two, or nearly, and sums small: so many results lie between two codes.
+Scales are powers of two, or nearly, and sums small: so many results lie between two integers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Maker:
         self.before: list[Any] = []
 
     def integers(self, name: str, *shape: int, kind: str = "", fed: bool = True) -> str:
-        """A tensor of codes of which a fifth lie at the ends."""
+        """A tensor of integers of which a fifth lie at the ends."""
         code = CODE[kind or self.kind][0]
         info = np.iinfo(code)
         data = self.rng.integers(info.min, info.max + 1, shape)

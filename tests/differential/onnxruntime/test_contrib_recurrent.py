@@ -1,6 +1,6 @@
 """DynamicQuantizeLSTM beside onnxruntime's, step after step.
 
-Its products are sums of codes and exact; sigmoid and tanh are approximations in float32, whose
+Its products are sums of integers and exact; sigmoid and tanh are approximations in float32, whose
 last bits a state may carry over a tie of its own quantization: then a step of 1/255 of the state's
 range, times the weights, is added. So results are held to a thousandth of the greatest.
 """

@@ -133,7 +133,7 @@ def generated(seed: int) -> tuple[QuantType, str]:
 
 
 def graph_of(quant: QuantType, rounding: str, seed: int) -> Graph:
-    """x quantized and dequantized, less weights that are held as codes."""
+    """x quantized and dequantized, less weights that are held as integers."""
     rng = np.random.default_rng(seed)
     graph = Graph("main", "ort-1.31")
     x = graph.add("input", types=[TensorType(SHAPE, F32)], name="x").result
@@ -154,7 +154,7 @@ def graph_of(quant: QuantType, rounding: str, seed: int) -> Graph:
 
 
 def random_floats(quant: QuantType, seed: int) -> NDArray[np.float32]:
-    """Numbers around the codes, many at ties, beyond both ends, and those that are none."""
+    """Numbers around the integers, many at ties, beyond both ends, and those that are none."""
     rng = np.random.default_rng(seed)
     scale = np.float32(np.median(np.asarray(quant.scales(), np.float32)))
     span = min(quant.high - quant.low, 300)

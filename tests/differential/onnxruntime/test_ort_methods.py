@@ -141,7 +141,7 @@ def test_dequantize_is_onnxruntimes(kind: str) -> None:
 
 
 def pairs(kind: str) -> tuple[Array, Array]:
-    """Every pair of codes."""
+    """Every pair of integers."""
     quantized = all_integers(kind)
     return np.repeat(quantized, len(quantized)), np.tile(quantized, len(quantized))
 

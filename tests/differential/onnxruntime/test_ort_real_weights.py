@@ -1,4 +1,4 @@
-"""Which real weights and biases onnxruntime makes codes of when it loads a QDQ model.
+"""Which real weights and biases onnxruntime makes integers of when it loads a QDQ model.
 
 Networks of one or two layers each, of every kind and rank: with weights and biases that are
 constants, follow from constants, are given, are dequantized or quantized by the model itself;
@@ -86,7 +86,7 @@ class Layers(Drawn):
 
 
 def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, float]:
-    """Dequantized codes; their type, and a step of theirs.
+    """Dequantized integers; their type, and a step of theirs.
 
     With `many`, now and then by a list of one scale or of one a channel: onnxruntime's kernels fail
     on the latter, and what it makes of the former beside dequantized weights is not predicted.
@@ -110,9 +110,9 @@ def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, fl
 
 
 def weights(m: Layers, shape: tuple[int, ...], axis: int, other: bool) -> tuple[str, Floats]:
-    """Weights, and the scales of their codes, which may lie along the `other` axis.
+    """Weights, and the scales of their integers, which may lie along the `other` axis.
 
-    Codes that are data have one scale but where no kernel takes them: others are not predicted.
+    Integers that are data have one scale but where no kernel takes them: others are not predicted.
     """
     form, tiny = m.one(*WEIGHTS), np.full((), 0.02, np.float32)
     floats = (m.rng.normal(size=shape) * 0.7 + 0.1).astype(np.float32)
@@ -299,7 +299,8 @@ def joined(seed: int) -> Layers:
 
 
 Kind = tuple[str, str, str]
-"""An op and what its weights and its bias are: real, codes, or none; a kernel on codes by name."""
+"""An op and what its weights and its bias are: real, integers, or none; a kernel on integers by
+name."""
 KERNELS = {"QLinearConv": "conv", "QGemm": "gemm", "QLinearMatMul": "matmul"}
 KERNELS |= {"MatMulIntegerToFloat": "matmul"}
 REALS = {"Conv": "conv", "FusedConv": "conv", "ConvTranspose": "conv_transpose"}
@@ -313,7 +314,7 @@ def made_there(proto: ModelProto) -> Counter[Kind]:
     for node in proto.graph.node:
         if node.op_type in KERNELS:
             found[KERNELS[node.op_type], "codes", "kernel"] += 1
-        elif node.op_type == "MatMulNBits":  # a layer of codes, of real data that are rounded
+        elif node.op_type == "MatMulNBits":  # a layer of integers, of real data that are rounded
             b = ([*node.input, "", "", ""])[5]
             bias = "codes" if makers.get(b) == "DequantizeLinear" else "real"
             found["gemm", "codes", bias if b else "none"] += 1
@@ -362,7 +363,8 @@ def _told(value: Value | None) -> str:
 
 
 def apart(there: Array, here: Array, *, integer: bool) -> str:
-    """What differs; of codes of 16 bits that stand on sums in float32 few may be a little off."""
+    """What differs; of integers of 16 bits that stand on sums in float32 few may be a little
+    off."""
     if integer or there.dtype.kind == "f" or there.dtype.itemsize == 1:
         return differs(there, here, integer=integer)
     off = np.abs(there.astype(np.int64) - here.astype(np.int64))
@@ -371,7 +373,8 @@ def apart(there: Array, here: Array, *, integer: bool) -> str:
 
 
 def _coded(found: Counter[Kind]) -> Counter[Kind]:
-    """Layers with codes: of those in float32 onnxruntime makes others, as of products by rows."""
+    """Layers with integers: of those in float32 onnxruntime makes others, as of products by
+    rows."""
     return Counter({kind: n for kind, n in found.items() if "codes" in kind or "kernel" in kind})
 
 
@@ -439,7 +442,8 @@ def test_every_kind_of_layer_is_among_them() -> None:
 
 
 def odd(op: str, weight: float, bias: list[float]) -> Layers:
-    """A layer whose weights or biases are so small or large that codes have no place for them."""
+    """A layer whose weights or biases are so small or large that integers have no place for
+    them."""
     m = Layers(np.random.default_rng(SEED))
     shape, like = ((6, DEPTH), (DEPTH, WIDE)) if op == "Gemm" else ((1, DEPTH, 5), (4, 4, 2))
     m.inputs["x0"] = random_integers(m, shape, "uint8")

@@ -1,4 +1,4 @@
-"""The codes that onnxruntime makes of real weights, their scale and zero point: to the byte."""
+"""The integers that onnxruntime makes of real weights, their scale and zero point: to the byte."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 
 
 def model(op: str, held: list[Floats]) -> onnx.ModelProto:
-    """A layer of each weight: of data of 16 bits, so that dequantized codes stay in the graph.
+    """A layer of each weight: of data of 16 bits, so that dequantized integers stay in the graph.
 
-    Their sums are shown too: other products become MatMulNBits since 1.32, which packs the codes.
+    Their sums are shown too: other products become MatMulNBits since 1.32, which packs the
+    integers.
     """
     node, first = helper.make_node, {"Gemm": (3, 4)}.get(op, (1, 4, *(5,) * (held[0].ndim - 2)))
     nodes = [node("DequantizeLinear", ["x", "step", "zero"], ["real"], "real")]

@@ -41,7 +41,7 @@ class Findings:
 
 
 def examine(model: Model, found: Findings) -> None:
-    """Holds each op against onnxruntime on its own, from the codes that onnxruntime gave."""
+    """Holds each op against onnxruntime on its own, from the integers that onnxruntime gave."""
     quantized = [n for n in model.names if n not in model.feeds]
     judge = run(exposing(model, quantized), model.feeds, optimize=False)
     given = {n: model.feeds[n] if n in model.feeds else judge[n] for n in model.names}

@@ -1,8 +1,8 @@
-"""Operators between codes, one by one: onnxruntime's bytes, its optimizer on and off.
+"""Operators between integers, one by one: onnxruntime's bytes, its optimizer on and off.
 
-The optimizer computes some of them on codes and leaves the rest in float, as the tables say. A sum
-of reals is added up in an order of the kernel's own: a code may be one off where the exact value
-lies within the error of a tie, and nowhere else.
+The optimizer computes some of them on integers and leaves the rest in float, as the tables say. A
+sum of floats is added up in an order of the kernel's own: a code may be one off where the exact
+value lies within the error of a tie, and nowhere else.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ KINDS = {"u8": (np.uint8, TensorProto.UINT8), "i8": (np.int8, TensorProto.INT8)}
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, what it takes beside codes, and what the optimizer makes of it."""
+    """An operator, what it takes beside integers, and what the optimizer makes of it."""
 
     op: str
     others: Sequence[Any] = ()
-    """Constants behind the codes; None for none, a shape for weights on codes."""
+    """Constants behind the integers; None for none, a shape for weights on integers."""
     shape: tuple[int, ...] = IMAGE
     codes: int = 1
     same: bool = False
     """Whether the result has the map of the operand."""
     positive: bool = False
     near: bool = False
-    """Whether it sums reals."""
+    """Whether it sums floats."""
     fused: str = ""
-    """The operator on codes that the optimizer puts in its place; none where it stays float."""
+    """The operator on integers that the optimizer puts in its place; none where it stays float."""
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ def ones(*shape: int) -> Array:
 
 
 def resizes() -> list[Case]:
-    """Nearest moves codes where both maps are one; what lies between pixels is in float."""
+    """Nearest moves integers where both maps are one; what lies between pixels is in float."""
     modes = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
     twice, more = np.array([1, 1, 2, 2], F), np.array([1, 1, 1.5, 2.5], F)
     out = []
@@ -140,7 +140,7 @@ CASES = [*ON_CODES, *IN_FLOAT, *resizes()]
 
 @dataclass
 class Built:
-    """A model of one operator between codes."""
+    """A model of one operator between integers."""
 
     proto: onnx.ModelProto
     feeds: dict[str, Array]
@@ -216,7 +216,7 @@ class Builder:
 
 
 def agree(made: Built, found: Array, wanted: Array, floats: Array | None, where: str) -> None:
-    """Equal codes; or, where reals are given, one off at ties alone."""
+    """Equal integers; or, where floats are given, one off at ties alone."""
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
     gap = found.astype(np.int64) - wanted

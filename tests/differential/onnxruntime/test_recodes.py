@@ -1,4 +1,4 @@
-"""Codes of one map in another, by the rule of native: what onnxruntime gives for the same."""
+"""Integers of one map in another, by the rule of native: what onnxruntime gives for the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: dict[str, type[np.integer[Any]]] = {
     "i16": np.int16,
 }
 RATIOS = ("3/2", "1/2", "5/2", "7/4", "1/4", "3/10")
-"""Of two scales, as real numbers just so: many codes fall half way between two others."""
+"""Of two scales, as real numbers just so: many integers fall half way between two others."""
 Codes = NDArray[np.integer[Any]]
 Map = tuple[NDArray[np.float32], Codes]
 

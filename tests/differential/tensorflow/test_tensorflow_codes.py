@@ -1,4 +1,4 @@
-"""The rules of TensorFlow's profiles that make and move codes, against its own kernels."""
+"""The rules of TensorFlow's profiles that make and move integers, against its own kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ranges(seed: int) -> tuple[float, float]:
 
 
 def random_floats(seed: int, step: float, low: int, high: int) -> Array:
-    """Half steps and their neighbours, beyond the codes too; a count up to 70, or many."""
+    """Half steps and their neighbours, beyond the integers too; a count up to 70, or many."""
     rng = np.random.default_rng(seed)
     length = 1500 if seed % 3 else int(rng.integers(1, 71))
     span = high - low

@@ -1,4 +1,4 @@
-"""TensorFlow's pools, concatenations, activations and requantizations of codes, to the byte."""
+"""TensorFlow's pools, concatenations, activations and requantizations of integers, to the byte."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) ->
 @pytest.mark.parametrize("kind", BYTES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_requantize_beside_ties(runtimes: Mapping[str, TensorFlow], name: str, kind: str) -> None:
-    """Ranges of any ends, and 32-bit codes on ties of theirs and up to three beside."""
+    """Ranges of any ends, and 32-bit integers on ties of theirs and up to three beside."""
     count, seen = Count(), Count()
     begin, end = BOUNDS[kind]
     for seed in range(60):

@@ -1,4 +1,4 @@
-"""TensorFlow's fused convolutions and matrix products of codes with oneDNN, to the byte."""
+"""TensorFlow's fused convolutions and matrix products of integers with oneDNN, to the byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Codes, ranges and bias of one layer, weights last axis out."""
+    """Integers, ranges and bias of one layer, weights last axis out."""
 
     x: Array
     w: Array
@@ -71,7 +71,7 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
     w_reach = w_reach if seed % 2 else w_reach[:1]
     unit = float(F(x_reach / F(LEVELS[form.data])) * F(w_reach.max() / F(127)))
     most = 127 * LEVELS[form.data] * np.sqrt(w.shape[0]) / 2
-    if seed % 3:  # few codes: each step of the result is two or four sums
+    if seed % 3:  # few integers: each step of the result is two or four sums
         few = 6 if form.op == DEPTHWISE else 3
         x = np.asarray(rng.integers(1 - few if form.data == "qint8" else 0, few, x.shape), x.dtype)
         most = 70 * 2 * np.sqrt(w.shape[0])
@@ -219,7 +219,7 @@ def ours(form: Form, of: Layer, shape: tuple[int, ...], op: str = "linear") -> A
 
 
 def in_steps(form: Form, of: Layer) -> Array:
-    """Results before they are rounded, in steps of their codes, in float64."""
+    """Results before they are rounded, in steps of their integers, in float64."""
     x, w = of.x.astype(np.float64), of.w.astype(np.float64)
     total = x * w[0] if form.op == DEPTHWISE else x @ w
     unit = float(of.x_reach) / LEVELS[form.data] * of.w_reach.astype(np.float64) / 127
@@ -372,7 +372,7 @@ CURVES = ("Elu", "Tanh", "Sigmoid", "GeluExact", "GeluApproximate")
 def test_curves_after_products_are_as_near_as_is_claimed(
     runtime: TensorFlow, curve: str, made: str
 ) -> None:
-    """Of reals before they are rounded: other exponentials than ours, last bits apart."""
+    """Of floats before they are rounded: other exponentials than ours, last bits apart."""
     count, chain = Count(), ("linear", STAGES[curve].op)
     for seed in range(12):
         form = Form(

@@ -1,4 +1,4 @@
-"""TensorFlow's QuantizedMatMul and QuantizedConv2D: sums of unsigned codes as they are."""
+"""TensorFlow's QuantizedMatMul and QuantizedConv2D: sums of unsigned integers as they are."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NAME = "tf-2.21.uniform"
 
 
 def ends(which: str, kind: str) -> dict[str, int]:
-    """The bounds of codes as attributes, such as `lhs_quantization_min_val`."""
+    """The bounds of integers as attributes, such as `lhs_quantization_min_val`."""
     low, high = BOUNDS[kind]
     name = f"{which}_" if which else ""
     return {f"{name}quantization_min_val": low, f"{name}quantization_max_val": high}
@@ -104,7 +104,7 @@ def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -
 
 
 def whole_quantized(runtime: TensorFlow, trials: int = 40) -> Count:
-    """Codes of 32 bits: steps of any size, and zero points with which they leave 32 bits."""
+    """Integers of 32 bits: steps of any size, and zero points with which they leave 32 bits."""
     count, leave = Count(), 0
     for seed in range(trials):
         rng = np.random.default_rng([seed, 7])
@@ -195,7 +195,7 @@ def test_uniform_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind:
 
 
 def far_requantized(runtime: TensorFlow, kind: str, trials: int = 48) -> Count:
-    """Codes of any size, scales far apart, and zero points with which sums leave 32 bits."""
+    """Integers of any size, scales far apart, and zero points with which sums leave 32 bits."""
     count, leave = Count(), 0
     for seed in range(trials):
         rng = np.random.default_rng([seed, 5])
@@ -241,7 +241,7 @@ SUMS = {"a": "i8", "b": "i8", "result": "i32"}
 
 
 def far_sums(rng: np.random.Generator, unit: np.floating | Array, seed: int) -> QuantType:
-    """Codes of 32 bits so fine that sums leave these, or with zero points by which they do."""
+    """Integers of 32 bits so fine that sums leave these, or with zero points by which they do."""
     power = rng.uniform(*((8, 20), (20, 34), (-3, 8))[seed % 3])
     most = int(rng.integers(2**31 - 2**20, 2**31)) * int(rng.choice([-1, 1]))
     zero = (odd(rng, "qint32"), most, int(rng.integers(-(2**31), 2**31)))[int(rng.integers(3))]

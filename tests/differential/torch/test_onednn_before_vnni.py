@@ -23,7 +23,7 @@ ISAS = {"avx2": "AVX2", "avx512": "AVX512_CORE"}
 
 
 def layer(seed: int, rank: int) -> Product:
-    """A convolution of codes and weights of all sizes, of few channels and of many."""
+    """A convolution of integers and weights of all sizes, of few channels and of many."""
     rng = np.random.default_rng([7, seed, rank])
     groups = int(rng.choice([1, 1, 1, 2, 4, 8]))
     wide = [32] if groups == 1 else []

@@ -193,7 +193,7 @@ def test_chains_of_small_images_are_torchs(name: str) -> None:
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_which_pools_are_qnnpacks_own(name: str, kind: str, ceil: bool) -> None:
-    """Those misplace nothing: of unsigned codes, the greatest of whole windows alone."""
+    """Those misplace nothing: of unsigned integers, the greatest of whole windows alone."""
     rng, kept = np.random.default_rng(3), of(kind, F(0.05), 11)
     x = Held(random_integers(rng, kind, 2, 5, 1, 1), kept)
     net = Net("native")
@@ -223,7 +223,7 @@ def test_a_grouped_graph_is_grouped_once(name: str) -> None:
 
 
 def one(kind: str, shape: tuple[int, ...], perm: tuple[int, ...], seed: int) -> Chain:
-    """Codes in any order, which a test goes on from."""
+    """Integers in any order, which a test goes on from."""
     rng = np.random.default_rng(seed)
     made = Chain(rng, len(shape))
     kept = of(kind, F(0.05), 101 if kind == "u8" else -27)

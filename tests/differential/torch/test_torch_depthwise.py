@@ -32,7 +32,8 @@ FBGEMM, X86 = named("fbgemm"), named("x86")
 
 
 def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
-    """A layer that has a kernel of its own: any codes and weights, or few, whose sums are ties."""
+    """A layer that has a kernel of its own: any integers and weights, or few, whose sums are
+    ties."""
     rng = np.random.default_rng([seed, rank, many])
     channels = least * int(rng.choice([1, 2, 3, 5]))
     times, taps = int(rng.choice([1, 1, 2])), int(rng.choice([3, 3, 5, 7] if rank == 2 else [3]))
@@ -76,7 +77,7 @@ def test_depthwise_layers_are_fbgemms(rank: int, many: bool) -> None:
 
 
 def large(seed: int) -> Product:
-    """A depthwise conv3d of more than 128 taps whose weights have zero points: high codes in its
+    """A depthwise conv3d of more than 128 taps whose weights have zero points: high integers in its
     windows leave 16 bits as they are added."""
     rng = np.random.default_rng(seed)
     taps, many = int(rng.choice([7, 7, 5])), bool(seed & 1)
@@ -240,7 +241,7 @@ def beyond(seed: int, rank: int, *, shifted: bool = True) -> Product:
 
 
 def full(seed: int, rank: int) -> Product:
-    """A layer of several channels a group, any codes and weights: pairs leave 16 bits."""
+    """A layer of several channels a group, any integers and weights: pairs leave 16 bits."""
     rng = np.random.default_rng([seed, rank])
     groups, into, outof = int(rng.integers(1, 3)), int(rng.integers(2, 9)), int(rng.integers(2, 6))
     data = random_integers(rng, "u8", 2, groups * into, *rng.integers(4, 7, rank))

@@ -94,7 +94,7 @@ def test_vectors_run_as_far_as_operands_move_alike(shape: str) -> None:
 
 
 def bounds_of(rng: Rng, x: Held) -> tuple[float, float]:
-    """Two reals, most of them half way between two codes."""
+    """Two floats, most of them half way between two integers."""
     assert x.map is not None
     steps = np.sort(rng.integers(*x.map.bounds, 2) - int(x.map.zero)) + 0.5
     if rng.random() < 0.3:
@@ -245,7 +245,8 @@ def test_means_of_parts_and_of_volumes_are_torchs(kind: str) -> None:
     tally.exact()
 
 
-# -- codes that only move -------------------------------------------------------------------------
+# -- integers that only move
+# -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,7 +44,8 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """What a small network is made of: weights as codes, biases as reals, maps between layers."""
+    """What a small network is made of: weights as integers, biases as floats, maps between
+    layers."""
 
     x: Codes
     first: Codes

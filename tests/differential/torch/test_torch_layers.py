@@ -1,4 +1,4 @@
-"""Torch's transposed convolutions, tables of codes and resizes against its profiles."""
+"""Torch's transposed convolutions, tables of integers and resizes against its profiles."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def grouped(asked: Asked, name: str, bias: Held) -> Graph:
 def test_a_transposed_convolution_is_grouped_with_its_real_bias(
     name: str, rank: int, vnni: ProcessPoolExecutor
 ) -> None:
-    """One of codes becomes real again, be its scale that of all channels or each its own."""
+    """One of integers becomes real again, be its scale that of all channels or each its own."""
     cases, graphs = [], []
     for seed in range(18):
         rng = np.random.default_rng([seed, rank])
@@ -350,7 +350,7 @@ BITS = {"u8": 8, "u4": 4, "u2": 2}
 
 
 def packed_row(kind: str, table: Array) -> NDArray[np.uint8]:
-    """The rows as torch's prepack leaves them, from reals."""
+    """The rows as torch's prepack leaves them, from floats."""
     word = {"u8": "byte", "u4": "4bit", "u2": "2bit"}[kind]
     made: NDArray[np.uint8] = getattr(OPS, f"embedding_bag_{word}_prepack")(
         torch.from_numpy(table)
@@ -361,7 +361,7 @@ def packed_row(kind: str, table: Array) -> NDArray[np.uint8]:
 def opened(
     kind: str, packed: NDArray[np.uint8], width: int
 ) -> tuple[Array, NDArray[np.float32], NDArray[np.float32]]:
-    """Codes, scales and offsets that lie in packed rows."""
+    """Integers, scales and offsets that lie in packed rows."""
     count, number = 8 // BITS[kind], np.dtype(F if kind == "u8" else np.float16)
     held = -(-width // count)
     parts = [(packed[:, :held] >> (BITS[kind] * i)) & ((1 << BITS[kind]) - 1) for i in range(count)]
@@ -378,7 +378,7 @@ def table_of(rng: Rng, width: int) -> NDArray[np.float32]:
 
 
 def row_type(kind: str, scale: Array, plus: Array) -> QuantType:
-    """Codes of rows with a scale and an offset each."""
+    """Integers of rows with a scale and an offset each."""
     express = F32 if kind == "u8" else F16
     grain = Granularity(((0, 1),))
     held = [
@@ -459,7 +459,7 @@ def test_rows_are_packed_and_unpacked_as_torch_does(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["u8", "u4"])
 def test_single_rows_of_codes_are_torchs(kind: str) -> None:
-    """Tables that hold codes with real zero points from the start, as observers make them."""
+    """Tables that hold integers with real zero points from the start, as observers make them."""
     tally = Tally()
     word = "byte" if kind == "u8" else "4bit"
     for width in range(2, 71, 2):

@@ -28,7 +28,7 @@ pytestmark = here
 ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 ops, nf = torch.ops.quantized, torch.nn.functional
 OWN = ("fbgemm", "qnnpack")
-"""Engines that ask nobody else for the processor: their codes are compared too."""
+"""Engines that ask nobody else for the processor: their integers are compared too."""
 SEEDS = 60
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     3: ((2, 9, 1), (1, 8, 1), (2, 1, 9), (2, 5, 4), (1, 16, 3)),
@@ -273,7 +273,7 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
-    """Behind a convolution, at half the scale, where many codes lie half way."""
+    """Behind a convolution, at half the scale, where many integers lie half way."""
     tally, shapes = Tally(), ((2, 5, 1, 6), (2, 5, 6, 1), (1, 4, 1, 1), (2, 5, 3, 4))
     for seed in range(24):
         rng, axis = np.random.default_rng(seed), 1 + seed // 4 % 3

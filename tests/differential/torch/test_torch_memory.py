@@ -91,7 +91,7 @@ class Drawing:
     convolved: list[bool] = field(default_factory=list)
 
     def map(self, unit: float = 0.0) -> Map:
-        """Any scale, or one by which many results lie half way between codes."""
+        """Any scale, or one by which many results lie half way between integers."""
         some = float(self.rng.uniform(0.02, 0.2))
         if unit and self.mixed:
             some = unit * float(self.rng.uniform(0.7, 2.0))
@@ -318,7 +318,7 @@ def agree(name: str, networks: list[Plan], made: list[list[Array]]) -> None:
 
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_networks_of_two_orders_and_of_parts_are_torchs(name: str) -> None:
-    """Where codes of vectors and of single elements are not the same, that is said."""
+    """Where integers of vectors and of single elements are not the same, that is said."""
     networks = [plan(seed, name, mixed=True) for seed in range(24)]
     tally, said = Tally(), 0
     for seed, (network, wanted) in enumerate(zip(networks, by_torchs(name, networks), strict=True)):
@@ -337,7 +337,7 @@ def test_networks_of_two_orders_and_of_parts_are_torchs(name: str) -> None:
 def around(
     op: str, attrs: dict[str, Any], before: tuple[int, ...], after: tuple[int, ...]
 ) -> Graph:
-    """An op between codes of one map."""
+    """An op between integers of one map."""
     net, kept = Net("native"), of("u8", 0.05, 61)
     x = net.graph.add("input", types=[kind_of(before, kept)], name="x").result
     y = net.through(net.graph.add(op, {"x": net.real(x)}, attrs).result, kept)

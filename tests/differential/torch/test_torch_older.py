@@ -50,7 +50,7 @@ def before(request: pytest.FixtureRequest) -> Iterator[tuple[str, ProcessPoolExe
 
 
 def layer(seed: int, rank: int, many: bool) -> Product:
-    """Weights whose pairs 16 bits do not hold, the ends of codes, or pairs that they do hold."""
+    """Weights whose pairs 16 bits do not hold, the ends of integers, or pairs that they do hold."""
     rng = np.random.default_rng([seed, rank, many])
     groups, into, outof = SHAPES[seed % len(SHAPES)]
     own = seed % len(SHAPES) > 10 and rank > 1

@@ -1,5 +1,5 @@
 """Torch's kernels on elements by scales of every kind: powers of two, whose results lie on ties,
-and any others, near each other and far apart, and zero points at the ends of their codes."""
+and any others, near each other and far apart, and zero points at the ends of their integers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .test_torch_elements import pytestmark as pytestmark
 
 
 def every_pair(kind: str) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """All codes beside all codes."""
+    """All integers beside all integers."""
     low, high = BOUNDS[kind]
     each = np.arange(low, high + 1).astype(np.uint8 if kind == "u8" else np.int8)
     return np.repeat(each, 256), np.tile(each, 256)

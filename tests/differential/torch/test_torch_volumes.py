@@ -1,4 +1,4 @@
-"""Torch's means of whole volumes, which pass through reals where channels lie last in memory."""
+"""Torch's means of whole volumes, which pass through floats where channels lie last in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIDES = ((1, 2, 2), (2, 2, 2), (2, 3, 1), (3, 4, 5), (2, 7, 9), (4, 7, 7), (6, 1
 
 
 def volume(rng: Rng, kind: str, channels: int, sides: tuple[int, int, int]) -> Held:
-    """Volumes of which each mean lies half way between two codes, or any."""
+    """Volumes of which each mean lies half way between two integers, or any."""
     zero = int(rng.integers(20, 200)) | 1 if kind == "u8" else int(rng.integers(-60, 60)) | 1
     count = int(np.prod(sides))
     scale = rng.choice([0.05, 0.1, 0.0371, 0.25]) if rng.random() < 0.6 else rng.uniform(0.01, 2)

@@ -80,7 +80,7 @@ ROWS = PluginOp(
 
 
 def cut(call: CodesCall, arrays: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
-    """relu on codes: through reals in float32, halves away from zero."""
+    """relu on integers: through floats in float32, halves away from zero."""
     x, out = call.affine("x"), call.out
     assert out is not None
     floats = (arrays["x"].astype(np.float32) - np.float32(x.zero)) * np.float32(x.scale)
