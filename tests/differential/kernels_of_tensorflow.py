@@ -54,7 +54,7 @@ def started() -> Iterator[dict[str, TensorFlow]]:
             runtime.close()
 
 
-def codes(rng: np.random.Generator, kind: str, *shape: int) -> Array:
-    """Any codes of a type."""
+def random_integers(rng: np.random.Generator, kind: str, *shape: int) -> Array:
+    """Any integers of a type."""
     low, high = BOUNDS[kind]
     return rng.integers(low, high, shape, endpoint=True).astype(_CARRIERS[kind])

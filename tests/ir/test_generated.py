@@ -67,7 +67,7 @@ def test_running_twice_gives_the_same_bytes() -> None:
         try:
             with np.errstate(all="ignore"):
                 first = run(graph, inputs)
-        except QirError:  # a foreign node, an index outside, codes without arithmetic
+        except QirError:  # a foreign node, an index outside, integers without arithmetic
             continue
         again = run(graph.copy(), dict(reversed(inputs.items())))
         assert list(first) == list(again)

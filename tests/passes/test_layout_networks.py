@@ -127,7 +127,8 @@ def mobilenet(last: bool) -> Graph:
 
 
 def vgg(last: bool) -> Graph:
-    """Elements of channels and places in a row, to linear layers with weights in codes and not."""
+    """Elements of channels and places in a row, to linear layers with weights in integers and
+    not."""
     net = Net(last)
     x = net.add("relu", {"x": net.conv(net.x, 4)})
     x = net.window("max_pool2d", x, {}, kernel=(2, 2), stride=(2, 2))
