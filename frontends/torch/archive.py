@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 
 from qir.errors import InputError
 
+from .export_errors import first_line
 from .suppressed_logs import logged_errors
 
 _SIZE_FUNCTIONS = frozenset(

@@ -68,7 +68,9 @@ def run_chain(node: Node, operands: Operands, rules: RuleSource) -> Integers:
         written_type = _sum_buffer_type(node, anchor, operands, rules)
         quantized, stages_done = _product_with_summand(node, anchor, operands, rules), 2
     others = any(s.op not in _BOUNDING_OPS for s in stages[stages_done:])
-    is_relu_separate = len(stages) > stages_done and _separate_rule(_rule(anchor, rules)) is not None
+    is_relu_separate = (
+        len(stages) > stages_done and _separate_rule(_rule(anchor, rules)) is not None
+    )
     # Anything but bounds and one summand, or a relu that the kernel runs on its own, needs floats.
     if others or (quantized is None and (stages_done == 2 or is_relu_separate)):
         return _run_stage_by_stage(node, operands, rules)

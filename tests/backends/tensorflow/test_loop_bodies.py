@@ -15,6 +15,7 @@ from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.errors import Refused
 from qir.ir.node import Node, Value
+from qir.profiles.lookup import NamedProfile
 from qir.reference.interpreter import run_node
 
 from .written import Array, Feeds, compared_by_regions, in_a_child, quantized
@@ -92,7 +93,8 @@ def _stored(value: Value, data: Array) -> Array:
     quant = value.type.quant
     if quant is None:
         return data
-    return np.rint(data / np.asarray(quant.scales())).astype(value.type.dtype.carrier)
+    integers: Array = np.rint(data / np.asarray(quant.scales())).astype(value.type.dtype.carrier)
+    return integers
 
 
 def _held(body: qir.Graph, theirs: dict[str, Array], profile: str) -> int:
@@ -105,10 +107,13 @@ def _held(body: qir.Graph, theirs: dict[str, Array], profile: str) -> int:
             slot: theirs[value.name] if value.constant is None else value.constant.data
             for slot, value in node.operands.items()
         }
-        for value, data in zip(node.results, run_node(node, operands, profile), strict=True):
+        for value, data in zip(
+            node.results, run_node(node, operands, NamedProfile(profile)), strict=True
+        ):
             wanted = theirs[value.name]
             if data.dtype.kind == "f":
-                assert np.abs(data - wanted).max() <= 1e-5 * np.abs(wanted).max(), value.name
+                limit = 1e-5 * np.abs(wanted).max()
+                assert np.abs(np.subtract(data, wanted)).max() <= limit, value.name
             else:
                 assert np.array_equal(data, wanted), value.name
                 integers += data.size if value.type.quant else 0
