@@ -31,7 +31,7 @@ from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups, is_float
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
-from qir.profiles import Profile, carry_profile, profile_in, read_profile
+from qir.profiles import Profile, carry_profile, is_profile_file, profile_in, read_profile
 from qir.profiles.conditions import conditions
 from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import FLOAT_STORAGE
@@ -61,7 +61,7 @@ class Group(Fusing):
     """The profile of a file, which the graph carries from then on."""
 
     def __post_init__(self) -> None:
-        if self.profile.endswith(".toml"):
+        if is_profile_file(self.profile):
             loaded = read_profile(self.profile)
             # The journal names the profile, and no place on this disk.
             object.__setattr__(self, "profile", loaded.name)
