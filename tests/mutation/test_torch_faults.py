@@ -26,6 +26,7 @@ from tests.differential.torch import test_torch_pointwise as pointwise
 from tests.differential.torch import test_torch_products as products
 from tests.differential.torch import test_torch_scales as scales
 from tests.differential.torch_profile import named
+from tests.mutation import test_torch_versions_faults
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
@@ -396,13 +397,21 @@ def agreeing(engine: str, pool: ProcessPoolExecutor) -> Callable[[Mutant], None]
 ALL = (*products.ENGINES, "pt2e")
 
 
+def require_whole_profile(engine: str) -> None:
+    """Skips for a profile of a later torch, which states only what differs from 2.13."""
+    if named(engine) in test_torch_versions_faults.NAMES:
+        pytest.skip("recorded results hold its fields: test_torch_versions_faults.py")
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ALL)
 def test_a_changed_field_is_found_or_listed(engine: str, vnni: ProcessPoolExecutor) -> None:
+    require_whole_profile(engine)
     all_found(named(engine), agreeing(engine, vnni))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ALL)
 def test_what_is_listed_is_not_found(engine: str, vnni: ProcessPoolExecutor) -> None:
+    require_whole_profile(engine)
     none_found(named(engine), agreeing(engine, vnni))
