@@ -194,11 +194,11 @@ def two(engine: str, op: str) -> Check:
 
 def joined() -> None:
     for last in (False, True):
-        elements.test_concat_is_torchs("u8", last, False)
+        elements.test_concat_is_torchs("u8", last, False, "fbgemm")
 
 
 def softmax() -> None:
-    elements.test_softmax_is_as_near_to_torchs_as_is_claimed("u8")
+    elements.test_softmax_is_as_near_to_torchs_as_is_claimed("u8", "fbgemm")
 
 
 def codes_alone() -> None:
@@ -262,7 +262,7 @@ def tables() -> None:
 def resizes() -> None:
     for last in (False, True):
         for mode in ("bilinear", "nearest"):
-            layers.test_resizes_are_torchs(mode, "u8", last)
+            layers.test_resizes_are_torchs(mode, "u8", last, "fbgemm")
 
 
 def along_lines(engine: str) -> Check:
