@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,9 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.atomic import write_text
+from qir.inspect.probing import head_of
+from qir.inspect.versions import covers
 from qir.ir.node import Node
 from qir.numerics.fields import Rule
-from qir.profiles import NamedProfile, Profile, Query, library
+from qir.profiles import NamedProfile, Profile, Query, library, profile, profile_names
 from qir.profiles.profile import GroupEntry, RuleEntry, When, query_for_node
 from qir.reference import interpreter
 from tests import richness
@@ -100,7 +103,8 @@ def _write(file: Path, stored: Counts, recorded: Counts, names: set[str]) -> Non
     for name, rules in stored.items():
         for rule, tests in rules.items():
             # Tests that were renamed or removed take their counts with them.
-            of_other_tests = {t: pair for t, pair in tests.items() if t not in names and there(t)}
+            again = recorded.get(name, {}).get(rule, {}) if of_another_torch(name) else names
+            of_other_tests = {t: pair for t, pair in tests.items() if t not in again and there(t)}
             if of_other_tests:
                 result.setdefault(name, {})[rule] = of_other_tests
     for name, rules in recorded.items():
@@ -120,6 +124,18 @@ def _lines(stored: Counts) -> Iterator[str]:
             of_rules.append(f"{json.dumps(rule)}: {{\n" + ",\n".join(test_lines) + "}")
         of_profiles.append(f"{json.dumps(name)}: {{\n" + ",\n".join(of_rules) + "}")
     yield "{\n" + ",\n".join(of_profiles) + "}\n"
+
+
+@cache
+def of_another_torch(name: str) -> bool:
+    """Returns whether another torch is installed than a profile speaks of.
+
+    What tests of PyTorch count of that profile was counted with the other one, and stays.
+    """
+    if name not in profile_names():
+        return False
+    head = head_of(profile(name))
+    return head.backend == "torch" and not covers(head.versions, metadata.version("torch"))
 
 
 @cache

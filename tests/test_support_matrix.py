@@ -25,6 +25,7 @@ from qir.profiles import parameters_for_range, profile
 from qir.target import Plans, target
 from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
+from tests.differential.torch_profile import named
 
 INT8 = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
 UINT8 = "scale = max(rmin,rmax)/255"
@@ -330,7 +331,7 @@ def test_bad_words_get_one_line(words: tuple[str, ...], said: str) -> None:
 def test_one_target_is_shown_op_by_op_with_its_kinds() -> None:
     shown = command("targets", "pytorch-fbgemm-symmetric").out
     for said in (
-        "profile    torch-2.13.fbgemm",
+        f"profile    {named('fbgemm')}",
         r"w8a8                    yes",
         "x/result u8 symmetric tensor; w i8<-127:127> symmetric channel or",
         "conv2d |> relu",

@@ -69,7 +69,8 @@ class TorchFrontend(Frontend):
             graph.profile = opened.profile or graph.profile
             if opened.observers_removed:
                 message = (
-                    f"{opened.observers_removed} observers are left out; calibrate the float model"
+                    f"{opened.observers_removed} observers are left out; calibrate the float model,"
+                    " or read what qir.frontends.torch.observers.calibrated makes of the module"
                 )
                 ledger.add(Change.EXACT, "read torch", opened.name, message)
             fold_trained_norms(graph, ledger)

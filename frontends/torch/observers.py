@@ -16,6 +16,7 @@ from qir.ir.dtype import DType, dtype
 from qir.ir.scheme import Scheme
 
 from .quantization import RULE_BY_LEAST_SCALE
+from .quantized_modules import with_found_ranges
 
 _STORAGE = {
     torch.quint8: "u8",
@@ -79,6 +80,21 @@ def observed(observer: object) -> ObserverRecord:
     return ObserverRecord(scheme, scales)
 
 
+def calibrated(module: nn.Module) -> nn.Module:
+    """Returns a copy of a prepared module that quantizes by the ranges that its observers found.
+
+    `qir.load` reads it with the scales and zero points that torch.ao's `convert` would give it.
+    Raises Refused where no observer has seen data.
+    """
+    result, count = with_found_ranges(module)
+    if not count:
+        raise Refused(
+            f"{type(module).__name__}: no observer has seen data; prepare the module, and run data"
+            " through it first"
+        )
+    return result
+
+
 def observed_by(config: QConfig) -> dict[str, ObserverRecord | None]:
     """Returns the schemes of a QConfig's activations and weights; None for those left float.
 
@@ -135,4 +151,4 @@ def _scheme_of_fixed_qparams(observer: Any, storage: DType, bounds: tuple[int, i
     )
 
 
-__all__ = ["ObserverRecord", "observed", "observed_by"]
+__all__ = ["ObserverRecord", "calibrated", "observed", "observed_by"]

@@ -8,11 +8,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 _FUNCTIONAL = "FloatFunctional"
 """torch.ao's module of float functions; its package is that of the quantized modules."""
 _OBSERVERS, _FAKES = frozenset({"ObserverBase"}), frozenset({"FakeQuantizeBase"})
+_WEIGHTED = frozenset(
+    ("Linear", *(f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3)))
+)
+"""Layers of torch.nn whose weights `convert` quantizes by their QConfig."""
 _QUANTIZING_FUNCTIONS = (
     "quantize_per_tensor",
     "quantize_per_channel",
@@ -75,10 +80,48 @@ def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
             setattr(
                 module.get_submodule(owner),
                 name,
-                _FixedFakeQuantize(part) if is_fake_quantize else nn.Identity(),
+                _FixedFakeQuantize.of_trained(part) if is_fake_quantize else nn.Identity(),
             )
             count += not is_fake_quantize
     return module, count
+
+
+def with_found_ranges(module: nn.Module) -> tuple[nn.Module, int]:
+    """Returns a copy of a module that quantizes as its observers have found, and their count.
+
+    Each observer that has seen data becomes fake quantization by its scale and zero point, as do
+    the weights of layers, by the observer of weights in their QConfig. `convert` of torch.ao does
+    the same. Observers without data are not counted.
+    """
+    module, count = copy.deepcopy(module), 0
+    for path, part in list(module.named_modules(remove_duplicate=False)):
+        if path and _is_instance_by_name(part, _OBSERVERS) and _has_seen_data(part):
+            owner_path, _, name = path.rpartition(".")
+            owner = module.get_submodule(owner_path)
+            if not _is_instance_by_name(owner, _FAKES):
+                setattr(owner, name, _FixedFakeQuantize.of_observer(part))
+                count += 1
+    for part in list(module.modules()):
+        make = getattr(getattr(part, "qconfig", None), "weight", None)
+        # Norms stay float; modules for training quantize their weight themselves.
+        if not count or make is None or type(part).__name__ not in _WEIGHTED:
+            continue
+        observer: Any = make()
+        observer(part.weight)
+        if _has_seen_data(observer):
+            quantizer = _FixedFakeQuantize.of_observer(observer)
+            parametrize.register_parametrization(part, "weight", quantizer)
+    return module, count
+
+
+def _has_seen_data(observer: Any) -> bool:
+    """Returns whether an observer knows a scale, as those of dynamic layers do not."""
+    if not hasattr(observer, "calculate_qparams") or getattr(observer, "is_dynamic", False):
+        return False
+    if not hasattr(observer, "quant_min"):
+        return False
+    low = getattr(observer, "min_val", None)  # those of fixed scales have no ranges
+    return low is None or (low.numel() > 0 and bool(torch.isfinite(low).all()))
 
 
 def _is_instance_by_name(part: nn.Module, names: frozenset[str]) -> bool:
@@ -138,15 +181,42 @@ class _FixedFakeQuantize(nn.Module):
     scale: torch.Tensor
     zero_point: torch.Tensor
 
-    def __init__(self, fake_quantize: Any) -> None:
+    def __init__(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        observer: Any,
+        axis: int | None,
+        *,
+        enabled: bool = True,
+    ) -> None:
         super().__init__()
-        self.enabled = bool(fake_quantize.fake_quant_enabled[0])
-        self.register_buffer("scale", fake_quantize.scale.detach().float())
-        zeros = fake_quantize.zero_point.detach()
+        self.enabled = enabled
+        self.register_buffer("scale", scale.detach().float())
+        zeros = zero_point.detach()
         self.register_buffer("zero_point", zeros if zeros.is_floating_point() else zeros.int())
-        observer = fake_quantize.activation_post_process
         self.low, self.high = int(observer.quant_min), int(observer.quant_max)
-        self.axis = int(fake_quantize.ch_axis) if fake_quantize.is_per_channel else None
+        self.axis = axis
+
+    @classmethod
+    def of_trained(cls, fake_quantize: Any) -> _FixedFakeQuantize:
+        """Returns what a fake quantization module does in inference."""
+        axis = int(fake_quantize.ch_axis) if fake_quantize.is_per_channel else None
+        return cls(
+            fake_quantize.scale,
+            fake_quantize.zero_point,
+            fake_quantize.activation_post_process,
+            axis,
+            enabled=bool(fake_quantize.fake_quant_enabled[0]),
+        )
+
+    @classmethod
+    def of_observer(cls, observer: Any) -> _FixedFakeQuantize:
+        """Returns fake quantization by the scale and zero point that an observer has found."""
+        scale, zero_point = observer.calculate_qparams()
+        if (axis := getattr(observer, "ch_axis", None)) is None:
+            scale, zero_point = scale.reshape(()), zero_point.reshape(())
+        return cls(scale, zero_point, observer, axis)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.enabled:

@@ -12,17 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from qir.inspect.probing import head_of
-from qir.inspect.versions import covers
 from qir.profiles import Profile, profile, profile_names
 from qir.profiles.evidence import NO_ARITHMETIC, parse_same_as
 from qir.profiles.profile import When
-from tests.counting import Counts, counts, group_key, rule_key, totals
+from tests.counting import Counts, counts, group_key, of_another_torch, rule_key, totals
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,16 +80,6 @@ def rests(of: Profile, key: str, when: When) -> bool:
     )
 
 
-def elsewhere(of: Profile) -> bool:
-    """Whether another torch is installed than a profile speaks of.
-
-    What that version computes otherwise is recorded and compared; the rest of its profile is held
-    where it is installed: `make test TORCH=torch==2.15.0`.
-    """
-    head = head_of(of)
-    return head.backend == "torch" and not covers(head.versions, metadata.version("torch"))
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_each_claim_is_held_by_what_was_compared(name: str) -> None:
     of, wrong = profile(name), []
@@ -101,7 +88,9 @@ def test_each_claim_is_held_by_what_was_compared(name: str) -> None:
         if not claim.startswith(("exact", "within:")):
             continue
         tests = counted().get(name, {}).get(key, {})
-        if not tests and (other or when.isa or rests(of, key, when) or elsewhere(of)):
+        # What a version computes otherwise is recorded and compared; the rest of its profile is
+        # held where it is installed: `make test TORCH=torch==2.15.0`.
+        if not tests and (other or when.isa or rests(of, key, when) or of_another_torch(name)):
             continue
         if why := bears(claim, tests):
             wrong.append(f"{key}, claimed {claim}: {why}")

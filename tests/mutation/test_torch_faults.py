@@ -26,6 +26,7 @@ from tests.differential.torch import test_torch_pointwise as pointwise
 from tests.differential.torch import test_torch_products as products
 from tests.differential.torch import test_torch_scales as scales
 from tests.differential.torch_profile import named
+from tests.mutation import test_torch_versions_faults
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
@@ -193,11 +194,11 @@ def two(engine: str, op: str) -> Check:
 
 def joined() -> None:
     for last in (False, True):
-        elements.test_concat_is_torchs("u8", last, False)
+        elements.test_concat_is_torchs("u8", last, False, "fbgemm")
 
 
 def softmax() -> None:
-    elements.test_softmax_is_as_near_to_torchs_as_is_claimed("u8")
+    elements.test_softmax_is_as_near_to_torchs_as_is_claimed("u8", "fbgemm")
 
 
 def integer_only_check() -> None:
@@ -261,7 +262,7 @@ def tables() -> None:
 def resizes() -> None:
     for last in (False, True):
         for mode in ("bilinear", "nearest"):
-            layers.test_resizes_are_torchs(mode, "u8", last)
+            layers.test_resizes_are_torchs(mode, "u8", last, "fbgemm")
 
 
 def along_lines(engine: str) -> Check:
@@ -396,13 +397,21 @@ def agreeing(engine: str, pool: ProcessPoolExecutor) -> Callable[[Mutant], None]
 ALL = (*products.ENGINES, "pt2e")
 
 
+def require_whole_profile(engine: str) -> None:
+    """Skips for a profile of a later torch, which states only what differs from 2.13."""
+    if named(engine) in test_torch_versions_faults.NAMES:
+        pytest.skip("recorded results hold its fields: test_torch_versions_faults.py")
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ALL)
 def test_a_changed_field_is_found_or_listed(engine: str, vnni: ProcessPoolExecutor) -> None:
+    require_whole_profile(engine)
     all_found(named(engine), agreeing(engine, vnni))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ALL)
 def test_what_is_listed_is_not_found(engine: str, vnni: ProcessPoolExecutor) -> None:
+    require_whole_profile(engine)
     none_found(named(engine), agreeing(engine, vnni))

@@ -32,6 +32,7 @@ from qir.profiles import (
 from qir.reference.interpreter import run, run_node
 from qir.rewrite.fusing import match_chain
 from qir.testing.op_samples import APART, feed
+from tests.differential.torch_profile import named
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261123
@@ -191,7 +192,7 @@ def test_constants_beside_ties_become_the_codes_that_torch_makes_of_them(seed: i
     steps = rng.integers(-30, 30, (8, 64)) + 0.5
     data = (steps * scale[:, None]).astype(np.float32)
     data = np.nextafter(data, data * rng.choice([0, 1, 2], data.shape).astype(np.float32))
-    graph = Graph("main", "torch-2.13.fbgemm")
+    graph = Graph("main", named("fbgemm"))
     kind = TensorType((8, 64), uniform(I8, scale, zero, axis=0, name="s"))
     x = graph.constant(Array(data, TensorType((8, 64), F32)), name="c")
     graph.add("output", {"y": graph.add("quantize", {"x": x}, types=[kind]).result})

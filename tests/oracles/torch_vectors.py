@@ -86,8 +86,8 @@ def checks() -> Iterator[Check]:
         for last in (False, True):
             yield partial(elements.test_average_pools_are_torchs, kind, last)
             yield partial(elements.test_global_means_are_torchs, kind, last)
-            yield partial(elements.test_concat_is_torchs, kind, last, False)
-            yield partial(layers.test_resizes_are_torchs, "bilinear", kind, last)
+            yield partial(elements.test_concat_is_torchs, kind, last, False, "fbgemm")
+            yield partial(layers.test_resizes_are_torchs, "bilinear", kind, last, "fbgemm")
         yield partial(elements.test_means_of_parts_and_of_volumes_are_torchs, kind)
         yield partial(scales.test_sums_beyond_32_bits_turn_round_after_a_relu, kind, False)
         joined = scales.test_concat_along_all_axes_but_the_last_of_images

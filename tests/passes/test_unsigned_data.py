@@ -33,6 +33,24 @@ def test_an_output_keeps_its_storage() -> None:
     assert UnsignedData().run(graph, qir.Ledger()) == 0
 
 
+def test_weights_that_a_model_in_training_quantizes_stay_signed() -> None:
+    graph = qir.parse("""\
+graph main as native {
+  %x = input() : 2x2xf32
+  %q = quantize(%x) : 2x2x!quant.uniform<i8:f32, 0.5>
+  %d = dequantize(%q) : 2x2xf32
+  %c = constant([1.0, 2.0, 3.0, -4.0]) : 2x2xf32
+  %w = quantize(%c) : 2x2x!quant.uniform<i8:f32, 0.25>
+  %e = dequantize(%w) : 2x2xf32
+  %y = linear(%d, %e) : 2x2xf32
+  output(y=%y)
+}
+""")
+    assert UnsignedData().run(graph, qir.Ledger()) == 1
+    storages = [str(graph.values[name].type.dtype) for name in ("q", "w")]
+    assert storages == ["u8", "i8"]
+
+
 def test_kernels_that_move_values_keep_their_parameters_together() -> None:
     source = """\
     graph main as native {{

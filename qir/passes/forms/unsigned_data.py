@@ -42,7 +42,7 @@ class UnsignedData(Pass):
     """Moves `i8` values to `u8` where a quantize makes them and only dequantizes read them.
 
     With `kernels`, quantized kernels make and read such values too. Values that others read, such
-    as an output of the graph, keep their storage.
+    as an output of the graph, keep their storage, and so do weights.
     """
 
     name = "unsigned-data"
@@ -108,7 +108,19 @@ def _is_signed_bytes(value: Value) -> bool:
         return False
     if quant.has_float_zero or quant.plus is not None or quant.granularity is not None:
         return False
-    return bool(value.uses)
+    return bool(value.uses) and not _is_weight(value)
+
+
+def _is_weight(value: Value) -> bool:
+    """Returns whether a value is a quantized constant that layers read as their weight.
+
+    Models in training have such weights; kernels that want unsigned data want signed weights.
+    """
+    source = value.node.operands.get("x")
+    if source is None or source.constant is None:
+        return False
+    uses = [use for user in value.users for result in user.results for use in result.uses]
+    return any(not use.node.stages and use.slot == spec(use.node.op).traits.weight for use in uses)
 
 
 def _unsigned_type(quant: QuantType) -> QuantType:

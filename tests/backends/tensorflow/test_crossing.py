@@ -238,9 +238,11 @@ def test_keras_in_pytorchs_int8_kernels_is_what_is_predicted(
 ) -> None:
     graph = keras[1]
     statistics = qir.calibrate(graph, [{"image": X[:4]}])
-    made = qir.quantize(graph, statistics, target=name)
-    found = one(target(name).compile(made)(image=X))
-    assert np.array_equal(found, one(qir.run(made, {"image": X})))
+    made, backend = qir.quantize(graph, statistics, target=name), target(name)
+    grouped = backend.computed(made, qir.Ledger())
+    assert grouped is not None
+    found = one(backend.compile(made)(image=X))
+    assert np.array_equal(found, one(qir.run(grouped, {"image": X}, profile=backend.profile)))
 
 
 def test_pytorch_in_tensorflows_int8_kernels_is_what_is_predicted() -> None:

@@ -125,15 +125,19 @@ def test_bounds_are_torchs(name: str, kind: str) -> None:
     tally.exact()
 
 
+UNASKED = ("fbgemm", "qnnpack")
+"""Engines of profiles that state kernels of their own which torch does not choose by engine."""
+
 # -- concat ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", UNASKED)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
+def test_concat_is_torchs(kind: str, last: bool, relu: bool, name: str) -> None:
     tally = Tally()
-    with engine("fbgemm"):
+    with engine(name):
         for length in (*range(2, 71), 100, 200):  # one channel lies both ways in memory
             rng = np.random.default_rng(length)
             out = of(kind, rng.uniform(0.02, 0.1), odd(rng, kind))
@@ -153,8 +157,8 @@ def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
             operands = {f"xs.{i}": h for i, h in enumerate(held)}
             tails = ("relu",) if relu else ()
             asked = Asked("concat", operands, out, {"axis": 3 if last else 1}, tails)
-            tally.add(computed(asked, named("fbgemm")), made, f"length {length}")
-    tally.within(claim(named("fbgemm"), asked))
+            tally.add(computed(asked, named(name)), made, f"length {length}")
+    tally.within(claim(named(name), asked))
 
 
 def back(data: Array) -> Array:
@@ -342,15 +346,16 @@ def test_norms_are_as_near_to_torchs_as_is_claimed(op: str, kind: str) -> None:
     tally.within(claim(named("fbgemm"), asked))
 
 
+@pytest.mark.parametrize("name", UNASKED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_softmax_is_as_near_to_torchs_as_is_claimed(kind: str) -> None:
+def test_softmax_is_as_near_to_torchs_as_is_claimed(kind: str, name: str) -> None:
     tally = Tally()
     out = of(kind, 1 / 256, 0 if kind == "u8" else -128)
     for length in (*range(1, 71), 500):
         rng = np.random.default_rng(length)
         x = image(rng, kind, 5, length)
-        with engine("fbgemm"):
+        with engine(name):
             made = OPS.softmax(tensor(x), 1, float(out.scale), int(out.zero))
         asked = Asked("softmax", {"x": x}, out, {"axis": 1})
-        hold(tally, named("fbgemm"), asked, made, length)
-    tally.within(claim(named("fbgemm"), asked))
+        hold(tally, named(name), asked, made, length)
+    tally.within(claim(named(name), asked))

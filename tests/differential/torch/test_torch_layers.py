@@ -521,10 +521,11 @@ def test_resizes_by_scales_are_torchs(mode: str, last: bool) -> None:
     tally.exact()
 
 
+@pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
+def test_resizes_are_torchs(mode: str, kind: str, last: bool, name: str) -> None:
     tally, halves, total = Tally(), 0, 0
     op = "resize" if mode == "bilinear" else "resize_nearest"
     for seed in range(48):
@@ -547,7 +548,9 @@ def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
         )
         x = Held(random_integers(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
         more = {"align_corners": corners} if mode == "bilinear" else {}
-        made = torch.nn.functional.interpolate(tensor(x, channels_last=last), to, mode=mode, **more)
+        with engine(name):
+            given = tensor(x, channels_last=last)
+            made = torch.nn.functional.interpolate(given, to, mode=mode, **more)
         at = (1, 2) if last else (2, 3)
         attrs: dict[str, Attr] = {
             "axes": at,
@@ -559,7 +562,7 @@ def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
         asked = Asked(op, {"x": held, "sizes": Held(np.array(to, np.int64))}, m, attrs)
         wanted = taken(made)
         wanted = np.ascontiguousarray(np.moveaxis(wanted, 1, -1)) if last else wanted
-        tally.add(computed(asked, named("fbgemm")), wanted, f"seed {seed}")
+        tally.add(computed(asked, named(name)), wanted, f"seed {seed}")
         exact = torch.nn.functional.interpolate(
             torch.from_numpy(x.data.astype(np.float64)), to, mode=mode, **more
         ).numpy()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,19 @@ import torch
 from torch import Tensor, ao, nn
 from torch.ao.nn.quantized import FloatFunctional
 from torch.ao.quantization import QuantStub
-from torch.ao.quantization.quantize_fx import convert_to_reference_fx, prepare_fx, prepare_qat_fx
+from torch.ao.quantization.quantize_fx import (
+    convert_fx,
+    convert_to_reference_fx,
+    prepare_fx,
+    prepare_qat_fx,
+)
 
 import qir
+from qir.backends.torch.session import engine
+from qir.errors import Refused
+from qir.frontends.torch.observers import calibrated
 from tests.frontends.comparison import difference
+from tests.processors import has
 
 from .comparison import run_graph, run_module
 
@@ -44,8 +55,8 @@ class Net(nn.Module):
         return made
 
 
-def observed_by_fx() -> nn.Module:
-    made = prepare_fx(Net().eval(), AO.get_default_qconfig_mapping("x86"), (X,))
+def observed_by_fx(chosen: str = "x86") -> nn.Module:
+    made = prepare_fx(Net().eval(), AO.get_default_qconfig_mapping(chosen), (X,))
     made(X)
     return made
 
@@ -84,6 +95,74 @@ def test_an_observed_module_is_read_as_the_float_one(make: Any) -> None:
     assert all(torch.equal(held, after[name]) for name, held in before.items())
     (ours,), (theirs,) = run_graph(graph, [X]), run_module(Net(), [X])
     assert difference(ours, theirs, NEAR) == ""
+
+
+class Plain(nn.Module):
+    """Layers that eager mode quantizes without a float operator between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.quant, self.dequant = QuantStub(), AO.DeQuantStub()
+        self.conv, self.relu, self.linear = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(72, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.max_pool2d(self.relu(self.conv(self.quant(x))), 2)
+        made: Tensor = self.dequant(self.linear(y.flatten(1)))
+        return made
+
+
+def plain_observed_eagerly(chosen: str) -> nn.Module:
+    module = AO.fuse_modules(Plain().eval(), [["conv", "relu"]])
+    module.qconfig = AO.get_default_qconfig(chosen)
+    made: nn.Module = AO.prepare(module)
+    made(X)
+    return made
+
+
+@pytest.mark.skipif(not has("vnni"), reason="profiles of PyTorch speak of VNNI")
+@pytest.mark.parametrize(
+    ("make", "convert"),
+    [(observed_by_fx, convert_fx), (plain_observed_eagerly, AO.convert)],
+    ids=["fx", "eager"],
+)
+@pytest.mark.parametrize("chosen", ["x86", "qnnpack"])
+def test_what_observers_found_gives_the_bytes_of_convert(
+    make: Callable[[str], nn.Module], convert: Callable[..., nn.Module], chosen: str, tmp_path: Path
+) -> None:
+    with engine(chosen):
+        module = make(chosen)
+        before = copy.deepcopy(module.state_dict())
+        graph = qir.load(calibrated(module), inputs=(X,))
+        assert all(torch.equal(held, module.state_dict()[name]) for name, held in before.items())
+        qir.save(graph, tmp_path / "int8.pt", target=f"pytorch-{chosen}", lossy=True)
+        load: Any = torch.jit.load
+        assert torch.equal(load(tmp_path / "int8.pt")(X), convert(module)(X))
+
+
+def test_what_observers_of_exported_modules_found_becomes_types() -> None:
+    module = observed_after_export()
+    graph = qir.load(calibrated(module), inputs=(X,))
+    scales = {
+        float(part.calculate_qparams()[0])
+        for part in module.modules()
+        if isinstance(part, AO.HistogramObserver)
+    }
+    kinds = [n.result.type.quant for n in graph if n.op == "quantize"]
+    assert {float(kind.scales()) for kind in kinds if kind is not None} == scales
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Net().eval(),
+        lambda: prepare_fx(Net().eval(), AO.get_default_qconfig_mapping("x86"), (X,)),
+    ],
+    ids=["float", "without data"],
+)
+def test_a_module_whose_observers_saw_nothing_is_refused(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(Refused, match="no observer has seen data; prepare the module"):
+        calibrated(make())
 
 
 @pytest.mark.parametrize("make", [trained_by_fx, trained_eagerly])
