@@ -100,7 +100,7 @@ def needed_values(
 
 def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -> ByteTable | None:
     """Returns the table of a node's result; None where more than one 8-bit tensor decides it."""
-    if len(node.results) != 1 or not node.operands or not _is_pointwise_node(graph, node):
+    if len(node.results) != 1 or not node.operands or not _is_pointwise_node(node):
         return None
     varying = {slot: v for slot, v in node.operands.items() if v.constant is None}
     # Constants that differ per element would need a table for each position.
@@ -119,6 +119,9 @@ def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -
         for slot, v in node.operands.items()
     }
     computes_as = profile_name_of(graph, node)
+    # Asked last: a float network needs no profile at all.
+    if not _is_pointwise_method(computes_as, node):
+        return None
     try:
         with on_processor([computes_as]):
             (image,) = run_node(node, operands, computes_as)
@@ -127,17 +130,19 @@ def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -
     return ByteTable(root, image) if image.size == 256 else None
 
 
-def _is_pointwise_node(graph: Graph, node: Node) -> bool:
-    """Returns whether the reference computes each element of a node by itself."""
+def _is_pointwise_node(node: Node) -> bool:
+    """Returns whether the op of a node computes each element by itself."""
     stages = [stage.op for stage in node.stages] or [node.op]
     if not is_pointwise(stages[0]) or not ACTIVATIONS.issuperset(stages[1:]):
         return False
     if any(stage.type is not None for stage in node.stages):
         return False
     kinds = [value.type for value in (*node.operands.values(), node.result)]
-    if any(kind.quant is not None and kind.quant.granularity is not None for kind in kinds):
-        return False
-    name = profile_name_of(graph, node)
+    return all(kind.quant is None or kind.quant.granularity is None for kind in kinds)
+
+
+def _is_pointwise_method(name: str, node: Node) -> bool:
+    """Returns whether a profile computes each element of a node by itself."""
     with on_processor([name]):
         method = profile(name).resolve(query_for_node(node)).method
     return method is None or method.name in _POINTWISE_METHODS
