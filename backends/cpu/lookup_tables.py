@@ -20,7 +20,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.quantized_ops import CONVERSION_OPS
-from qir.profiles import query_for_node
+from qir.profiles import NamedProfile, query_for_node
 from qir.reference.interpreter import rules_of, run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -99,7 +99,7 @@ def needed_values(
 
 def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -> ByteTable | None:
     """Returns the table of a node's result; None where more than one 8-bit tensor decides it."""
-    if len(node.results) != 1 or not node.operands or not _is_pointwise_node(graph, node):
+    if len(node.results) != 1 or not node.operands or not _is_pointwise_node(node):
         return None
     varying = {slot: v for slot, v in node.operands.items() if v.constant is None}
     # Constants that differ per element would need a table for each position.
@@ -117,24 +117,31 @@ def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -
         slot: tables[v].data if v in tables else probe if slot in varying else _constant_elements(v)
         for slot, v in node.operands.items()
     }
+    rules = rules_of(graph, node).on_processor()
+    # Asked last: a float network needs no profile at all.
+    if not _is_pointwise_method(rules, node):
+        return None
     try:
-        (image,) = run_node(node, operands, rules_of(graph, node).on_processor())
+        (image,) = run_node(node, operands, rules)
     except QirError:  # some byte has no result: a run says so if it comes to that byte
         return None
     return ByteTable(root, image) if image.size == 256 else None
 
 
-def _is_pointwise_node(graph: Graph, node: Node) -> bool:
-    """Returns whether the reference computes each element of a node by itself."""
+def _is_pointwise_node(node: Node) -> bool:
+    """Returns whether the op of a node computes each element by itself."""
     stages = [stage.op for stage in node.stages] or [node.op]
     if not is_pointwise(stages[0]) or not ACTIVATIONS.issuperset(stages[1:]):
         return False
     if any(stage.type is not None for stage in node.stages):
         return False
     kinds = [value.type for value in (*node.operands.values(), node.result)]
-    if any(kind.quant is not None and kind.quant.granularity is not None for kind in kinds):
-        return False
-    method = rules_of(graph, node).on_processor().resolve(query_for_node(node)).method
+    return all(kind.quant is None or kind.quant.granularity is None for kind in kinds)
+
+
+def _is_pointwise_method(rules: NamedProfile, node: Node) -> bool:
+    """Returns whether a profile computes each element of a node by itself."""
+    method = rules.resolve(query_for_node(node)).method
     return method is None or method.name in _POINTWISE_METHODS
 
 

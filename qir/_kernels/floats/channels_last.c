@@ -72,25 +72,35 @@ struct conv {
   float numbers[]; /* panels of each group, then the bias and the offsets */
 };
 
+/* Copies the pixels of a line of channels, `v->pixel` floats apart; outside of the image are zeros.
+ */
+static void frame_line(const struct conv *v, const float *x, size_t depth, float *line) {
+  const struct qir_conv_shape *s = &v->how.s;
+  const size_t pixels = v->pitch / v->pixel, left = s->pl < pixels ? s->pl : pixels;
+  const size_t seen = pixels - left < s->w ? pixels - left : s->w;
+  float *from = line + left * v->pixel, *end = from + seen * v->pixel;
+  memset(line, 0, left * v->pixel * sizeof(float));
+  if (v->pixel == depth)
+    memcpy(from, x, seen * depth * sizeof(float));
+  else
+    for (size_t i = 0; i < seen; ++i)
+      memcpy(from + i * v->pixel, x + i * depth, depth * sizeof(float));
+  memset(end, 0, (pixels - left - seen) * v->pixel * sizeof(float));
+}
+
 /* Copies the lines that output lines first .. first + count see, with padding around them. */
 static void frame(const struct conv *v, const float *x, size_t first, size_t count, float *to) {
   const struct qir_conv_shape *s = &v->how.s;
   const size_t tall = (count - 1) * s->sh + (s->kh - 1) * s->dh + 1;
   const size_t planes = v->how.first ? s->c : 1, depth = v->how.first ? 1 : s->c;
-  const size_t padded = s->pl * depth, row = s->w * depth;
-  const size_t left = padded < v->pitch ? padded : v->pitch;
-  const size_t seen = v->pitch - left < row ? v->pitch - left : row; /* floats of a line */
   for (size_t p = 0; p < planes; ++p)
     for (size_t i = 0; i < tall; ++i) {
       const size_t down = first * s->sh + i;
       float *line = to + p * v->plane + i * v->pitch;
-      if (down < s->pt || down - s->pt >= s->h) {
+      if (down < s->pt || down - s->pt >= s->h)
         memset(line, 0, v->pitch * sizeof(float));
-        continue;
-      }
-      memset(line, 0, left * sizeof(float));
-      memcpy(line + left, x + (p * s->h + down - s->pt) * row, seen * sizeof(float));
-      memset(line + left + seen, 0, (v->pitch - left - seen) * sizeof(float));
+      else
+        frame_line(v, x + (p * s->h + down - s->pt) * s->w * depth, depth, line);
     }
 }
 
@@ -153,6 +163,8 @@ static void conv_part(const struct conv *v, const struct part *at, void *scratch
       .y_row = s->oc,
       .bounds = bounds_if(adds_alone(&v->how.after), &v->how.after),
   };
+  enum { HEAVY = 64 * 1024 /* floats of weights that the second cache does not keep */ };
+  const int heavy = qir_packed_size(&v->panels, v->k) > HEAVY;
   const float *added = adds_alone(&v->how.after) ? at->added : NULL;
   for (size_t g = 0; g < s->groups; ++g) {
     if (!v->plain) list_windows(v, at, from + g * v->in * (v->how.first ? v->plane : 1), rows);
@@ -171,6 +183,7 @@ static void conv_part(const struct conv *v, const struct part *at, void *scratch
         block.a = at->x + g * v->in + p;
         block.offsets = v->offsets + p;
         block.panel = weights + panel.first * v->k + p * panel.width;
+        if (heavy) qir_sgemm_next(&block, weights + qir_packed_size(&v->panels, v->k));
         v->kernel->run(&block);
       }
     }
@@ -279,8 +292,11 @@ static size_t conv_init(uint32_t isa, const struct qir_last_conv *how, struct co
   const size_t across = (s->ow - 1) * s->sw + (s->kw - 1) * s->dw + 1;
   v->framed = s->pt || s->pl || tall > s->h || across > s->w;
   split(v);
+  enum { PAGE = 1024, LINE = 16 /* floats */ };
   const size_t held = (v->block - 1) * s->sh + (s->kh - 1) * s->dh + 1; /* lines of a frame */
   v->pixel = how->first ? 1 : s->c;
+  /* Pixels that are a page apart would all be in the same place of the first cache. */
+  if (v->framed && !how->first && s->sw * s->c % PAGE == 0) v->pixel += LINE;
   v->pitch = (v->framed ? across : s->w) * v->pixel;
   v->plane = (v->framed ? held : s->h) * v->pitch;
   fill_conv(v, &size);

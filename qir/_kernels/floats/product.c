@@ -45,6 +45,7 @@ static void run_linear(const void *params, void *const *buffers, void *scratch, 
     qir_sgemm_depth(k, p, &block);
     block.a = (const float *)buffers[v->how.x] + first * k + p;
     block.panel = v->numbers + at.first * k + p * at.width;
+    qir_sgemm_next(&block, v->numbers + qir_packed_size(&v->panels, k));
     v->kernel->run(&block);
   }
 }

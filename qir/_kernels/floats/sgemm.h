@@ -39,6 +39,8 @@ struct qir_sgemm_block {
   const uint32_t *offsets;
   const float *panel;
   size_t width, depth;
+  const float *next; /* the panel of the block after this one, fetched in the meantime, or NULL */
+  size_t ahead;      /* its floats */
   float *y;
   size_t y_row, columns;
   int first, last;          /* of the blocks of a sum */
@@ -157,6 +159,14 @@ static inline size_t qir_sgemm_depth(size_t k, size_t p, struct qir_sgemm_block 
   block->first = p == 0;
   block->last = p + block->depth == k;
   return block->depth;
+}
+
+/* Of weights that are packed one after the other: what follows the block of a panel, up to `end`.
+ */
+static inline void qir_sgemm_next(struct qir_sgemm_block *block, const float *end) {
+  const size_t most = QIR_SGEMM_DEPTH * block->width;
+  block->next = block->panel + block->depth * block->width;
+  block->ahead = (size_t)(end - block->next) < most ? (size_t)(end - block->next) : most;
 }
 
 #endif

@@ -59,6 +59,20 @@ static inline __attribute__((always_inline)) void store_whole(const struct qir_s
   }
 }
 
+/* The share of the next panel that is fetched with rows i .. i + m, some lines at a time: at the
+ * first rows of a panel memory is too slow for its weights, at all others it has nothing to do. */
+struct fetched {
+  const float *at, *end;
+  size_t step; /* floats with LINE values of the sum */
+};
+
+static inline __attribute__((always_inline)) struct fetched fetched_with(
+    const struct qir_sgemm_block *b, size_t i, size_t m) {
+  const size_t begin = b->ahead * i / b->count, end = b->ahead * (i + m) / b->count;
+  const size_t turns = (b->depth + LINE - 1) / LINE;
+  return (struct fetched){b->next + begin, b->next + end, (end - begin) / turns + 1};
+}
+
 static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_block *b, size_t i,
                                                        int m, int v, int listed) {
   VEC acc[8][VECS];
@@ -67,10 +81,17 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
   UNROLL for (int r = 0; r < m; ++r) rows[r] =
       listed ? b->rows[i + (size_t)r] : b->a + (i + (size_t)r) * b->a_row;
   const size_t step = b->a_value, runs = step == 1 ? LINE - 1 : ~(size_t)0;
+  struct fetched next = {NULL, NULL, 0};
+  if (b->ahead) next = fetched_with(b, i, (size_t)m);
   for (size_t p = 0, at = 0; p < b->depth; ++p, at += step, w += NR * v) {
     VEC right[VECS];
     if (!listed && (p & runs) == 0) /* of the next tile: its rows are short runs far apart */
       UNROLL for (int r = 0; r < m; ++r) __builtin_prefetch(rows[r] + (size_t)m * b->a_row + p);
+    if ((p & (LINE - 1)) == 0 && next.at < next.end) {
+      const float *fetch = next.at;
+      next.at += next.step;
+      for (; fetch < next.at; fetch += LINE) __builtin_prefetch(fetch, 0, 2);
+    }
     const size_t from = listed ? b->offsets[p] : at;
     UNROLL for (int j = 0; j < v; ++j) right[j] = LOAD(w + j * NR);
     UNROLL for (int r = 0; r < m; ++r) {
