@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from qir import registry
@@ -400,9 +401,10 @@ TEXTS: Mapping[str, object] = {
 """The fields of a rule that stand outside a block and are not free text."""
 
 
-def field_types(block: str) -> dict[str, object]:
+@cache  # asked for each rule of a file, and hints are evaluated from text
+def field_types(block: str) -> Mapping[str, object]:
     """The fields of a block and the type each has in this table."""
-    return dict(get_type_hints(BLOCKS[block], include_extras=True))
+    return get_type_hints(BLOCKS[block], include_extras=True)
 
 
 def words(kind: object) -> tuple[str, ...]:
