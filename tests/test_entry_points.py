@@ -28,6 +28,7 @@ KINDS = {
     "qir.conditions",
     "qir.prepare",
     "qir.stages",
+    "qir.ranges",
     "qir.metrics",
 }
 

@@ -36,19 +36,12 @@ class Allowed(NamedTuple):
     """Whether a branch may compare it."""
 
 
-RULES = (
-    r"(?:fbgemm\.(?:symmetric|affine)|onednn\.[iu]8|onnxruntime\.(?:[iu]8|tool)"
-    r"|torch\.(?:dynamic|observer|qnnpack\.symmetric)|torchao\.per_token)"
-)
-DYNAMIC = r"torch\.dynamic|torchao\.per_token"
+RULES = r"onednn\.[iu]8|torch\.dynamic"
 RESIZING = r"pytorch_half_pixel|tf_(?:crop_and_resize|half_pixel_for_nn)|^tf_$"
 EXCEPTIONS = (
     Allowed("qir/registry", "onnxruntime", "DEFAULT_TARGET", whole=True),
-    Allowed("qir/ir/ops/quantization", RULES, "names of range rules in files", whole=True),
-    Allowed("qir/numerics/ranges", RULES, "range rules by name", whole=True),
-    Allowed("qir/numerics/ranges", "onednn|fbgemm|onnxruntime", "families of rules", whole=True),
-    Allowed("qir/numerics/ranges", r"default_\w+_qconfig", "the name of a recipe in text"),
-    Allowed("qir/reference/ranges", DYNAMIC, "range rules of run time by name", whole=True),
+    Allowed("qir/reference/ranges", RULES, "range rules that several runtimes have", whole=True),
+    Allowed("qir/reference/ranges", "onednn", "a family of rules", whole=True),
     Allowed("qir/testing/op_samples", r"torch\.dynamic", "a rule that cases draw", whole=True),
     Allowed("qir/profiles/library", r"torch\.observer", "a rule that a message proposes"),
     Allowed(
@@ -396,11 +389,11 @@ PLANTED = {
     "the beginning of a thing that is called profile": ("qir/a.py", "profile.startswith('na')"),
     "a range rule in a branch": ("qir/a.py", "if rule == 'fbgemm.affine': ..."),
     "a range rule in a branch of its file": (
-        "qir/numerics/ranges.py",
-        "if rule == 'fbgemm.affine': ...",
+        "qir/reference/ranges.py",
+        "if rule == 'onednn.i8': ...",
     ),
     "a family of range rules in a branch": (
-        "qir/numerics/ranges.py",
+        "qir/reference/ranges.py",
         "if word == 'onednn': ...",
     ),
     "a range rule in a file that has none": ("qir/passes/a.py", "x = 'torch.observer'"),

@@ -29,9 +29,9 @@ from qir.capability.table import (
 )
 from qir.errors import ParseError, PluginError, ProfileError
 from qir.ir.dtype import dtype
-from qir.ir.ops.quantization import RANGE_RULES, ROUND_MODES
+from qir.ir.ops.quantization import ROUND_MODES, range_rule_names
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.numerics.ranges import FAMILIES, NAMED_RULES
+from qir.numerics.range_rules import families, printed_rules
 from qir.profiles import profile
 from qir.profiles.toml_positions import Path as Keys
 from qir.profiles.toml_positions import value_positions
@@ -207,7 +207,7 @@ class _File:
         )
         with self.at("formulas"):
             if formulas:
-                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED_RULES])
+                require(f"no formulas {formulas!r}", formulas, [*families(), *printed_rules()])
         forms = self.table("forms")
         self.known("kind of forms", forms, KINDS, "forms")
         own_forms = {}
@@ -242,7 +242,7 @@ class _File:
         self.known("key of dynamic", table, DYNAMIC, "dynamic")
         with self.at("dynamic", "rule"):
             rule = word(table.get("rule", base.rule))
-            require(f"dynamic: no rule {rule!r}", rule, RANGE_RULES)
+            require(f"dynamic: no rule {rule!r}", rule, range_rule_names())
         with self.at("dynamic", "scale"):
             scale = str(dtype(word(table.get("scale", base.scale))))
         with self.at("dynamic", "ops"):

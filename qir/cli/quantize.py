@@ -178,7 +178,7 @@ def quantize(
     from qir.errors import UsageError
     from qir.inspect.targets import require_kind, usual_format
     from qir.ledger import Ledger
-    from qir.numerics.ranges import known_scales
+    from qir.numerics.range_rules import known_scales
     from qir.qir_files import SUFFIX, read_journal
     from qir.quantizing import ON_SAMPLES, known_corrections
     from qir.recipe import Recipe

@@ -16,7 +16,8 @@ from qir.numerics.quantize import (
     requantize_bias,
     scale_sum,
 )
-from qir.numerics.ranges import NAMED_RULES, choose
+from qir.numerics.range_rules import NAMED_RULES
+from qir.numerics.ranges import choose
 from qir.numerics.stated_parameters import map_of
 
 __all__ = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from qir import registry
@@ -28,9 +29,20 @@ class StageWords:
         names = registry.entries("qir.stages", object)
         return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
-    def has(self, word: str) -> bool:
+    def fits(self, text: str) -> bool:
         """Returns whether a profile may say that."""
-        return registry.entry("qir.stages", object, f"{self.field}.{word}") is not None
+        return registry.entry("qir.stages", object, f"{self.field}.{text}") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRuleName:
+    """The name of a range rule, found by the entry points of `qir.ranges`, or `fields`."""
+
+    said: str = "fields, or the name of a range rule"
+
+    def fits(self, text: str) -> bool:
+        """Returns whether there is such a rule."""
+        return text == "fields" or registry.entry("qir.ranges", object, text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,10 @@ Claim = Annotated[
 class Choose:
     """How a range becomes a scale and a zero point."""
 
+    by: Annotated[str, RangeRuleName()] = "fields"
+    """`fields`: as the other fields say. The name of a range rule that is made of fields stands for
+    these, and fields next to it change them; one that is a function computes scale and zero point
+    alone, and `store` rounds the scale."""
     range: Literal["widen_to_zero", "as_is"] = "widen_to_zero"
     """Whether a range that leaves zero out is stretched to it."""
     reach: Literal["absmax", "max", "span", "sides"] = "absmax"
@@ -385,9 +401,10 @@ TEXTS: Mapping[str, object] = {
 """The fields of a rule that stand outside a block and are not free text."""
 
 
-def field_types(block: str) -> dict[str, object]:
+@cache  # asked for each rule of a file, and hints are evaluated from text
+def field_types(block: str) -> Mapping[str, object]:
     """The fields of a block and the type each has in this table."""
-    return dict(get_type_hints(BLOCKS[block], include_extras=True))
+    return get_type_hints(BLOCKS[block], include_extras=True)
 
 
 def words(kind: object) -> tuple[str, ...]:
@@ -407,7 +424,7 @@ def said(kind: object) -> str:
     if known := words(kind):
         return ", ".join(known)
     for extra in _extras(kind):
-        if isinstance(extra, Shape):
+        if isinstance(extra, Shape | RangeRuleName):
             return extra.said
     return "true, false" if kind is bool else "a number, or a table of numbers by storage type"
 
@@ -431,14 +448,9 @@ def fits(kind: object, value: object) -> bool:
         return isinstance(value, str) and value in get_args(kind)
     if kind is bool:
         return isinstance(value, bool)
-    if not isinstance(value, str):
-        return False
-    for extra in _extras(kind):
-        if isinstance(extra, Shape):
-            return extra.fits(value)
-        if isinstance(extra, StageWords):
-            return extra.has(value)
-    return False
+    extras = (e for e in _extras(kind) if isinstance(e, Shape | StageWords | RangeRuleName))
+    extra = next(extras, None)
+    return extra is not None and isinstance(value, str) and extra.fits(value)
 
 
 def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:

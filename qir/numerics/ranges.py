@@ -1,9 +1,7 @@
-"""Ranges to scales and zero points: the `choose` block executed, and the rules known by name."""
+"""Ranges to scales and zero points: the `choose` block executed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import cast
 
 import ml_dtypes
@@ -13,135 +11,12 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose, level_of
+from qir.numerics.range_rules import RangeRequest, range_rule
 from qir.numerics.rounding import ROUNDINGS, round_to_float_type
 
 Floats = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
 """Scales and zero points; a rule that asks for float ones gives floats for these."""
-
-_SYMMETRIC_127 = Choose(levels=(("i8", 127.0),))
-"""TensorFlow, IPEX and MXNet, int8: 2 * max(|min|, |max|) / (127 + 128 - 1)."""
-
-NAMED_RULES: Mapping[str, Choose] = {
-    "onednn.i8": _SYMMETRIC_127,
-    "onednn.u8": Choose(reach="max", levels=(("u8", 255.0),)),
-    "fbgemm.symmetric": Choose(levels=(("*", 127.5),)),
-    "fbgemm.affine": Choose(zero="qmin-round(min/s)"),
-    "onnxruntime.i8": replace(_SYMMETRIC_127, zero="round(qmin-min/s)"),
-    "onnxruntime.u8": Choose(zero="qmin-round(min/s)"),
-    "onnxruntime.tool": Choose(
-        levels=(("i8", 127.0), ("i16", 32767.0)),
-        compute="f64",
-        zero="round(qmin-min/s)",
-        small="replace_below:tiny:1",
-    ),
-    "torch.observer": Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-23!r}"),
-    "torch.qnnpack.symmetric": Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-12!r}"),
-}
-"""Range rules by name: the formulas of the support matrix, and what today's tools do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """What a named range rule is, as it is printed, and of which quantized values it speaks."""
-
-    said: str
-    storages: tuple[str, ...] = ()
-    """Storage types; any where none is named."""
-    symmetric: bool | None = None
-    """Whether quantized values are about zero, or from it; None where the formula has both."""
-    note: str = ""
-    """What is to be said next to it."""
-
-    def fits(self, storage: str, symmetric: bool) -> bool:
-        """Returns whether it says how such quantized values get their scale."""
-        has_storage = not self.storages or storage in self.storages
-        return has_storage and self.symmetric in (None, symmetric)
-
-    @property
-    def text(self) -> str:
-        """The formula and its note."""
-        return ", ".join(part for part in (self.said, self.note) if part)
-
-    @property
-    def of(self) -> str:
-        """Of which quantized values it speaks, in words."""
-        symmetry = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
-        return " ".join(part for part in (" or ".join(self.storages) or "any", symmetry) if part)
-
-
-_EIGHT_BIT = ("u8", "i8")
-_SYMMETRIC_TEXT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
-_AFFINE_TEXT = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
-FORMULAS: Mapping[str, Formula] = {
-    "onednn.i8": Formula(_SYMMETRIC_TEXT, ("i8",), True),
-    "onednn.u8": Formula("scale = max(rmin,rmax)/255", ("u8",), True),
-    "fbgemm.symmetric": Formula(
-        "scale = max(|rmin|,|rmax|)/(255/2)", _EIGHT_BIT, True, "zero_point = 128 of u8"
-    ),
-    "fbgemm.affine": Formula(_AFFINE_TEXT, _EIGHT_BIT, False),
-    "onnxruntime.i8": Formula(_SYMMETRIC_TEXT, ("i8",), True),
-    "onnxruntime.u8": Formula(_AFFINE_TEXT, ("u8",), False),
-    "onnxruntime.tool": Formula(
-        "in float64: scale = (rmax-rmin)/255, zero_point = round(0 - rmin/scale)"
-    ),
-    "torch.observer": Formula(
-        "scale = max((rmax-rmin)/255, 2^-23), zero_point = 0 - round(rmin/scale)"
-    ),
-    "torch.qnnpack.symmetric": Formula(
-        "scale = max((rmax-rmin)/255, 2^-12), zero_point = 0 - round(rmin/scale); of default_"
-        "symmetric_qnnpack_qconfig"
-    ),
-}
-"""The named range rules as they are printed."""
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "onednn": ("onednn.i8", "onednn.u8"),
-    "fbgemm": ("fbgemm.symmetric", "fbgemm.affine"),
-    "onnxruntime": ("onnxruntime.i8", "onnxruntime.u8"),
-}
-"""Rules that go together: each type of quantized values takes the one that speaks of it."""
-
-
-def known_scales(word: str) -> str:
-    """Returns the name of a range rule, or of a family of them, or `profile`; raises ProfileError
-    for others."""
-    known = ("profile", *FAMILIES, *NAMED_RULES)
-    if word not in known:
-        raise ProfileError(f"no rule of scales {word[:40]!r}; known: {', '.join(known)}")
-    return word
-
-
-def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool] | None:
-    """Returns the range rule of that name for such quantized values, and whether it has them
-    symmetric.
-
-    None for `profile`. Unsigned quantized values that may have any zero point take one that a
-    symmetric rule has. Raises ProfileError where none says how such quantized values get their
-    scale.
-    """
-    if known_scales(word) == "profile":
-        return None
-    name, is_symmetric = named_rule(word, storage, symmetric)
-    return NAMED_RULES[name], is_symmetric
-
-
-def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
-    """Returns the name of the rule of a family for such quantized values, and whether it has them
-    symmetric.
-
-    Raises ProfileError where none says how such quantized values get their scale.
-    """
-    names = FAMILIES.get(word, (word,))
-    for is_symmetric in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
-        for name in names:
-            if FORMULAS[name].fits(storage, is_symmetric):
-                return name, is_symmetric
-    choices = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
-    raise ProfileError(
-        f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
-        f"({choices}): choose another type for them with --rule, or other --scales"
-    )
-
 
 _FLOAT_DTYPES: dict[str, np.dtype[np.floating]] = {
     "f64": np.dtype(np.float64),
@@ -197,6 +72,9 @@ def choose(
             f"a range {ends} holds nothing above zero, and choose.reach = {rule.reach!r} "
             "gives it no scale"
         )
+    if function := rule.by != "fields" and range_rule(rule.by).function:
+        scales, zeros = function(least, greatest, RangeRequest(storage, codes, symmetric))
+        return _round_to_store_type(np.asarray(scales, _F64), rule), np.array(zeros, np.int64)
     has_custom_bounds = codes != storage.bounds
     seven_bit = seven_bit_range(rule, storage, codes, weight)
     codes = seven_bit or codes

@@ -19,7 +19,8 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_param
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.ranges import choose, declared_ends, named_scales
+from qir.numerics.range_rules import named_scales
+from qir.numerics.ranges import choose, declared_ends
 from qir.numerics.stated_parameters import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query

@@ -14,13 +14,14 @@ from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
-from qir.numerics import NAMED_RULES, Map, accumulate, choose, dequantize, recode
+from qir.numerics import Map, accumulate, choose, dequantize, recode
+from qir.numerics.range_rules import RangeRequest, choose_fields, range_rule
 from qir.numerics.rounding import round_to_float_type
 from qir.profiles import RuleSource, choose_query, dequantize_query
 from qir.reference.companions import resolve_companions, with_companion_parameters
 from qir.reference.products import mapping_of
 from qir.reference.quantized import fake_quantize
-from qir.reference.ranges import RULES, RangeRequest, extremes
+from qir.reference.ranges import extremes
 from qir.reference.table import Operands
 
 Tensor = NDArray[np.generic]
@@ -80,9 +81,9 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
     low, high = extremes(_float_values(run), run.wholes("keep"), run.wholes("blocks"))
     bounds = run.wholes("bounds") or storage.bounds
     request = RangeRequest(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
-    rule, name = RULES.get(run.text("rule")), run.text("rule")
-    if rule is not None:
-        scale, zero = rule(low, high, request)
+    name = run.text("rule")
+    if name != "profile" and (function := range_rule(name).function) is not None:
+        scale, zero = function(low, high, request)
     else:
         scale, zero = _by_profile(run, name, low, high, request)
     kind = (run.dtype("zero_type") or storage).carrier
@@ -95,15 +96,12 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
 def _by_profile(
     run: _Run, name: str, low: Tensor, high: Tensor, request: RangeRequest
 ) -> tuple[Tensor, Tensor]:
-    """Returns a range rule of the core by its name, or the one of the node's own profile."""
+    """Returns numbers by a range rule of fields, or by the one of the node's own profile."""
     storage, granularity = str(request.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
         rule = run.rules.resolve(choose_query(storage, granularity)).choose
-    elif name in NAMED_RULES:
-        rule = NAMED_RULES[name]
     else:
-        known = ", ".join(sorted(("profile", *RULES, *NAMED_RULES)))
-        raise OpError(f"choose_qparams: no range rule {name!r}; known: {known}")
+        rule = choose_fields(name)
     scale, zero = choose(
         low.astype(np.float64),
         high.astype(np.float64),

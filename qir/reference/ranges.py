@@ -1,31 +1,22 @@
-"""Scale and zero from the range of a tensor, as frameworks choose them while a model runs.
+"""Range rules that several runtimes have, and the range of a tensor that a model computes.
 
 Each rule computes in the types its framework computes in, step by step: it is held to the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.ir.dtype import DType
+from qir.numerics import Choose
+from qir.numerics.range_rules import SYMMETRIC_TEXT, RangeRequest, RangeRule
 
 Tensor = NDArray[np.generic]
 Pair = tuple[Tensor, Tensor]
 float32 = np.float32
-
-
-@dataclass(frozen=True, slots=True)
-class RangeRequest:
-    """What the numbers are chosen for."""
-
-    storage: DType
-    bounds: tuple[int, int]
-    symmetric: bool
 
 
 def extremes(x: Tensor, keep: tuple[int, ...], blocks: tuple[int, ...]) -> Pair:
@@ -58,7 +49,7 @@ def _onnx(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
 
     A scale of 0 gives no number for the zero, which then is the extreme quantized value.
     """
-    _require_affine("onnx.dynamic", request)
+    require_affine("onnx.dynamic", request)
     qmin, qmax = request.bounds
     least, greatest = (
         np.minimum(low.astype(float32), float32(0)),
@@ -82,8 +73,8 @@ def _widened_in_f64(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
 
     A range too small for its scale is widened. `bounds` 0:127 are what reduce_range asks for.
     """
-    _require_affine("torch.dynamic", request)
-    _require_finite("torch.dynamic", low, high)
+    require_affine("torch.dynamic", request)
+    require_finite("torch.dynamic", low, high)
     least, greatest = (
         np.minimum(low.astype(float32), float32(0)),
         np.maximum(high.astype(float32), float32(0)),
@@ -118,41 +109,34 @@ def _widened_in_f64(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     return scale, zero
 
 
-def _per_token(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
-    """torchao's asymmetric choice for each token, in float32; the zero is nudged to one end.
-
-    A symmetric one reaches as far as the larger end, never less than 1e-5.
-    """
-    _require_finite("torchao.per_token", low, high)
-    qmin, qmax = request.bounds
-    if request.symmetric:
-        absmax = np.maximum(np.abs(low.astype(float32)), np.abs(high.astype(float32)))
-        return np.maximum(absmax, float32(1e-5)) / float32(qmax), np.zeros(absmax.shape)
-    least, greatest = (
-        np.minimum(low.astype(float32), float32(0)),
-        np.maximum(high.astype(float32), float32(0)),
-    )
-    with np.errstate(all="ignore"):
-        scale = np.maximum((greatest - least) / float32(qmax - qmin), np.finfo(float32).eps)
-        below, above = least / scale, greatest / scale
-        min_is_nearer = (float32(qmin) + below) + (float32(qmax) + above) > 0
-        zero = np.where(min_is_nearer, float32(qmin) - below, float32(qmax) - above)
-    return scale, np.rint(np.clip(zero, float32(qmin), float32(qmax)))
-
-
-def _require_affine(rule: str, request: RangeRequest) -> None:
+def require_affine(rule: str, request: RangeRequest) -> None:
+    """Raises OpError for a symmetric type, which a rule has no scale for."""
     if request.symmetric:
         raise OpError(f"{rule} chooses an affine map, not a symmetric one")
 
 
-def _require_finite(rule: str, low: Tensor, high: Tensor) -> None:
+def require_finite(rule: str, low: Tensor, high: Tensor) -> None:
+    """Raises OpError for ranges with an end that is not finite."""
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise OpError(f"{rule}: x holds infinities, and no scale reaches them")
 
 
-RULES: Mapping[str, Callable[[Tensor, Tensor, RangeRequest], Pair]] = {
-    "onnx.dynamic": _onnx,
-    "torch.dynamic": _widened_in_f64,
-    "torchao.per_token": _per_token,
+SHARED: Mapping[str, RangeRule] = {
+    "onnx.dynamic": RangeRule(function=_onnx),
+    "torch.dynamic": RangeRule(function=_widened_in_f64),
+    "onednn.i8": RangeRule(
+        Choose(levels=(("i8", 127.0),)),
+        said=SYMMETRIC_TEXT,
+        storages=("i8",),
+        symmetric=True,
+        family="onednn",
+    ),
+    "onednn.u8": RangeRule(
+        Choose(reach="max", levels=(("u8", 255.0),)),
+        said="scale = max(rmin,rmax)/255",
+        storages=("u8",),
+        symmetric=True,
+        family="onednn",
+    ),
 }
-"""The rules by name; those of the core's profiles are known too, and `profile` is the node's."""
+"""The range rules that target files of several runtimes name, and that of ONNX's own operator."""

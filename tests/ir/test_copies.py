@@ -10,11 +10,8 @@ import pytest
 
 from qir.errors import GraphError, QirError
 from qir.ir.graph import Graph
-from qir.ir.ops.quantization import RANGE_RULES
 from qir.ir.text import parse, print_graph
 from qir.ir.verify import errors
-from qir.numerics import NAMED_RULES
-from qir.reference.ranges import RULES
 from qir.testing import EVERY, random_graph
 from tests.ir.alike import difference
 from tests.ir.test_graph import KIND, sound
@@ -58,10 +55,6 @@ def test_characters_that_move_a_cursor_print_as_escapes_and_read_back(odd: str) 
     text = print_graph(graph)
     assert all(c.isprintable() or c == "\n" for c in text)
     assert parse(text) == graph
-
-
-def test_the_range_rules_that_the_verifier_knows_are_those_that_run() -> None:
-    assert set(RANGE_RULES) == {"profile", *RULES, *NAMED_RULES}
 
 
 def test_an_unknown_range_rule_does_not_pass_verification() -> None:

@@ -1,5 +1,6 @@
 """What profiles of one runtime alone name lives in its backend's folder."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import partial
@@ -7,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from qir import registry
-from qir.ir.ops.quantization import RANGE_RULES
+from qir.capability.table import Dynamic
+from qir.ir.ops.quantization import range_rule_names
 from qir.numerics.fields import StageField, field_types
-from qir.numerics.ranges import NAMED_RULES
+from qir.numerics.range_rules import families, range_rules
 from qir.numerics.stages import stage_functions
 from qir.profiles.conditions import conditions
 from qir.profiles.kernel_forms import forms
@@ -120,12 +122,36 @@ def as_table(rows: object) -> Mapping[str, object]:
     return rows
 
 
-def test_no_profile_names_a_range_rule() -> None:
-    """They are names that files and commands contain: of `choose_qparams` and of `--scales`."""
-    ranges = set(RANGE_RULES) - {"profile"}
-    assert set(NAMED_RULES) < ranges
-    for path in PROFILES:
+def range_users() -> dict[str, set[str]]:
+    """Returns the folders whose target files and profile files name each range rule; the one that a
+    target has which names none is the core's."""
+    out = {Dynamic().rule: {"profiles"}}
+    for path in (*PROFILES, *ROOT.glob("backends/*/*.toml")):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        for row in data.get("rule", ()):
-            named = as_list(row.get("when", {}).get("attrs", {}).get("rule", []))
-            assert not ranges & set(named), f"{path.name}: {named}"
+        named = [data.get("formulas", ""), data.get("dynamic", {}).get("rule", "")]
+        for row in (data, *data.get("rule", ())):
+            named.append(row.get("choose", {}).get("by", ""))
+            named += as_list(row.get("when", {}).get("attrs", {}).get("rule", []))
+        for name in (one for word in named for one in families().get(word, (word,))):
+            if name in range_rules():
+                out.setdefault(name, set()).add(path.relative_to(ROOT).parts[1])
+    return out
+
+
+def test_a_range_rule_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    """Those that no file names are for `--scales` and `choose_qparams`, and live in a backend."""
+    users = range_users()
+    assert {"onednn.u8", "fbgemm.affine", "torch.dynamic", "torch.observer"} < users.keys()
+    for name, rule in range_rules().items():
+        place = place_of("qir.ranges", name)
+        if name in users:
+            home = home_of(users[name], "ranges", "qir.reference.ranges")
+            assert place == home, f"{name}: {users[name]} name it"
+        else:
+            assert re.fullmatch(r"qir\.backends\.\w+\.ranges", place), f"{name}: nobody names it"
+        if rule.function is not None:
+            assert rule.function.__module__ == place, name
+
+
+def test_every_range_rule_may_be_named_by_a_program() -> None:
+    assert range_rule_names() == ("profile", *range_rules())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
 from qir.numerics import NAMED_RULES, choose
-from qir.numerics.ranges import FORMULAS
+from qir.numerics.range_rules import printed_rules
 
 F = np.float32
 Reals = NDArray[np.float32]
@@ -86,8 +86,8 @@ def ranges(seed: int, *, positive: bool) -> tuple[Reals, Reals]:
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_named_rule_is_its_printed_formula(name: str) -> None:
     storage, symmetric, formula = PRINTED[name]
-    said = FORMULAS[name].said
-    assert FORMULAS[name].fits(storage, symmetric)
+    said = printed_rules()[name].said
+    assert printed_rules()[name].fits(storage, symmetric)
     low, high = ranges(3, positive=name == "onednn.u8")
     with np.errstate(all="ignore"):
         scale, zero = formula(low, high)

@@ -16,7 +16,13 @@ from qir import pipeline
 from qir.errors import PluginError, QirError
 from qir.inspect import metric
 from qir.inspect.plugins import plugins
+from qir.ir.dtype import U8
+from qir.ir.scheme import Scheme
+from qir.ledger import Ledger
+from qir.passes.forms.group import Group
+from qir.profiles import parameters_for_range, profile
 from qir.reference.interpreter import run
+from qir.rewrite import run_passes
 from qir.rewrite.runner.options import parse_passes
 from qir.testing import Check, check_plugin, random_graph, require, sample_inputs
 from qir.testing.random_source import EVERY, Form
@@ -32,6 +38,8 @@ GOOD = {
     ("op", "acme_hush"),
     ("op", "acme_rows"),
     ("method", "acme_cut"),
+    ("stage function", "acme"),
+    ("range rule", "acme.shift"),
     ("metric", "acme-furthest"),
 }
 LIARS = {
@@ -138,6 +146,48 @@ def test_its_profile_names_its_method_and_its_op() -> None:
     assert list(qir.run(qir.parse(text), {"x": quantized})["y"]) == [4, 6]
     even = text.replace("acme-1", "native")
     assert list(qir.run(qir.parse(even), {"x": quantized})["y"]) == [3, 5]
+
+
+FLOAT = """graph main as native {
+  %x = input() : 8x6xf32
+  %w = constant(@w) : 6x5xf32
+  %m = matmul(%x, %w) : 8x5xf32
+  %y = clip(%m) {min = -0.9, max = 2.3} : 8x5xf32
+  output(y=%y)
+}"""
+
+
+def test_a_model_is_quantized_and_run_by_its_range_rule_and_its_stage_function() -> None:
+    """Its profile names both: scales are powers of two, and bounds of a clip are rounded up."""
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-0.7, 3.1, (8, 6)).astype(np.float32)
+    graph = qir.parse(FLOAT, {"w": rng.normal(size=(6, 5)).astype(np.float32)})
+    made = qir.quantize(graph, qir.calibrate(graph, [{"x": x}]), profile="acme-2")
+    grouped = run_passes(made, [Group("acme-2")], Ledger())
+    quantized = grouped["y.q"].type.quant
+    assert quantized is not None
+    step = 2.0 ** np.ceil(np.log2((np.float32(2.3) - np.float32(-0.9)) / 255))
+    zero = -np.rint(np.float32(-0.9) / step)
+    assert (quantized.scales(), quantized.zeros()) == (step, zero)
+    y = qir.run(grouped, {"x": x})["y"]
+    ends = np.ceil(np.array([-0.9, 2.3], np.float32) / np.float32(step)) * step
+    assert (y.min(), y.max()) == tuple(ends)
+    assert ends[0] > -0.9  # of the rule for floats it is the nearest step, which is below
+
+
+def test_a_rule_that_is_a_function_is_one_of_scales_and_of_choose_qparams() -> None:
+    low, high = np.array([-0.9, 0.0], np.float32), np.array([2.3, 6.0], np.float32)
+    scheme = Scheme(U8)
+    scale, zero = parameters_for_range(profile("native"), low, high, scheme, scales="acme.shift")
+    assert (list(scale), list(zero)) == ([2.0**-6, 2.0**-5], [58, 0])
+    text = """graph main as native {
+      %x = input() : 2x2xf32
+      %s, %z = choose_qparams(%x) {rule = "acme.shift", storage = u8, keep = (0,)} : 2x1xf32, 2x1xu8
+      output(s=%s, z=%z)
+    }"""
+    found = qir.run(qir.parse(text), {"x": np.stack([low, high], 1)})
+    assert np.array_equal(found["s"].ravel(), scale)
+    assert np.array_equal(found["z"].ravel(), zero)
 
 
 def test_the_command_line_knows_it(site: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
-from qir.reference.ranges import RULES
+from qir.numerics.range_rules import range_rule
 
 from ..writer.chosen_ops import RULES_BY_OPERATORS
 from ..writer.writer import STEP
@@ -32,14 +32,16 @@ def use_onnx_rule(graph: Graph, ledger: Ledger) -> int:
 
 def _use_onnx_rule(graph: Graph, node: Node, ledger: Ledger) -> bool:
     """Replaces the rule of one node, unless primitive operators can compute it."""
-    attrs = node.attrs
+    attrs, rule = node.attrs, str(node.attrs.get("rule", ""))
     # Rules that primitive operators compute stay as they are, at the cost of more nodes.
-    if node.op != "choose_qparams" or attrs["rule"] not in set(RULES) - RULES_BY_OPERATORS:
+    if node.op != "choose_qparams" or rule in ("profile", *RULES_BY_OPERATORS):
+        return False
+    if range_rule(rule).function is None:
         return False
     if str(attrs["storage"]) != "u8" or attrs["keep"] or attrs["symmetric"] is True:
         return False
     scale = node.results[0]
-    reason = f"{_ONNX_RULE} chooses scale and zero point in the place of {attrs['rule']}"
+    reason = f"{_ONNX_RULE} chooses scale and zero point in the place of {rule}"
     graph.set_attrs(node, rule=_ONNX_RULE, bounds=(), scale_type=F32)
     graph.set_type(scale, scale.type.with_element(F32))
     # Types that named another scale type must agree with the float32 scale.

@@ -8,8 +8,9 @@ import numpy as np
 
 from qir.ir.dtype import F32, F64, DType
 from qir.ir.node import Node
-from qir.numerics import NAMED_RULES, Choose
+from qir.numerics import Choose
 from qir.numerics.fields import level_of
+from qir.numerics.range_rules import choose_fields
 from qir.numerics.ranges import symmetric_zero
 from qir.profiles import choose_query, profile_in
 
@@ -156,12 +157,11 @@ def _rule_fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
         name = node.profile or writer.graph.profile
         granularity = "channel" if node.attrs["keep"] else "tensor"
         fields = profile_in(writer.graph, name).resolve(choose_query(storage, granularity)).choose
-    elif rule in NAMED_RULES:
-        fields = NAMED_RULES[rule]
     else:
-        raise writer.refuse(node, f"the range rule {rule!r} has no form in ONNX; onnx.dynamic has")
+        fields = choose_fields(rule)
     expressible = (
-        fields.zero_round == "even"
+        fields.by == "fields"
+        and fields.zero_round == "even"
         and fields.zero_clamp
         and fields.store in ("f32", "f64")
         and (fields.keep, fields.nudge, fields.reduce, fields.decimals)

@@ -6,6 +6,7 @@ numbers.
 
 from __future__ import annotations
 
+from qir import registry
 from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import F32, I32, DType
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
@@ -26,22 +27,13 @@ ROUND_MODES = (
 """What `round` may say; nothing: as the profile does."""
 MODES = ("", "scaled", "min_combined", "min_first")
 GIVES = ("numbers", "range")
-RANGE_RULES = (
-    "profile",
-    "onnx.dynamic",
-    "torch.dynamic",
-    "torchao.per_token",
-    "fbgemm.affine",
-    "fbgemm.symmetric",
-    "onednn.i8",
-    "onednn.u8",
-    "onnxruntime.i8",
-    "onnxruntime.tool",
-    "onnxruntime.u8",
-    "torch.observer",
-    "torch.qnnpack.symmetric",
-)
-"""What `rule` of `choose_qparams` may say."""
+_RANGES = "qir.ranges"
+"""The entry points of range rules, which `qir.numerics` executes."""
+
+
+def range_rule_names() -> tuple[str, ...]:
+    """Returns what `rule` of `choose_qparams` may say."""
+    return ("profile", *registry.entries(_RANGES, object))
 
 
 def _express(call: Call) -> tuple[TensorType, ...]:
@@ -107,7 +99,9 @@ def parameter_shape(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]
 def _choose(call: Call) -> tuple[TensorType, ...]:
     if not call.express("x").is_float:
         raise call.fail(f"x is {call.types['x']}; it takes floats, or quantized values of floats")
-    _one_of(call, "rule", RANGE_RULES)
+    rule = call.text_attr("rule")
+    if rule != "profile" and registry.entry(_RANGES, object, rule) is None:
+        _one_of(call, "rule", range_rule_names())
     storage, scale = call.attrs["storage"], call.attrs["scale_type"]
     zero = call.attrs["zero_type"] or storage
     assert isinstance(storage, DType)

@@ -48,7 +48,7 @@ from qir.ir.origin import Lineage
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.numerics.ranges import known_scales
+from qir.numerics.range_rules import known_scales
 from qir.passes.quantize.assign_schemes import read_capability, write_capability
 from qir.passes.quantize.materialize import read_statistics, weight_type
 from qir.profiles import Profile, dequantize_by_profile, profile_in, quantize_by_profile

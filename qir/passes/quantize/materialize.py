@@ -55,7 +55,7 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, quantize_bias
-from qir.numerics.ranges import known_scales
+from qir.numerics.range_rules import known_scales
 from qir.passes.quantize.quantize_dynamic import finite_weights, least_and_greatest
 from qir.profiles import (
     Profile,

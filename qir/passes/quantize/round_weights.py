@@ -41,7 +41,7 @@ from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.numerics.ranges import known_scales
+from qir.numerics.range_rules import known_scales
 from qir.passes.quantize.clip_weights import symmetric_layers
 from qir.passes.quantize.materialize import weight_type
 from qir.profiles import Profile, profile_in, quantize_by_profile

@@ -16,6 +16,7 @@ from qir.inspect.metrics import Metric
 from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
 from qir.ir.ops import OPS, PluginOp
+from qir.numerics.range_rules import RangeRule
 from qir.numerics.stages import StageFunction
 from qir.profiles import PluginMethod, dumps, load, profile
 from qir.profiles.conditions import GroupCondition
@@ -30,6 +31,7 @@ from qir.testing.conformance.metrics import check_metric
 from qir.testing.conformance.observers import check_observer
 from qir.testing.conformance.ops import check_op
 from qir.testing.conformance.passes import check_pass
+from qir.testing.conformance.range_rules import check_range_rules
 from qir.testing.conformance.targets import check_target
 
 
@@ -72,9 +74,13 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_rows({name: found})
     if isinstance(found, PreparationStep):
         return check_steps({name: found})
+    if isinstance(found, RangeRule):
+        return check_range_rules({name: found})
     if isinstance(found, Mapping):
         if all(isinstance(row, PreparationStep) for row in found.values()):
             return check_steps(found)
+        if all(isinstance(row, RangeRule) for row in found.values()):
+            return check_range_rules(found)
         methods = all(isinstance(row, PluginMethod) for row in found.values())
         return check_methods(found) if methods else check_rows(found)
     if isinstance(found, Path):

@@ -1,0 +1,164 @@
+"""Range rules by name: how a range becomes a scale and a zero point, as tools and runtimes have it.
+
+`choose_qparams`, `--scales`, target files and `choose.by` of profiles name them. They are found by
+the entry point `qir.ranges`: those of one runtime are in its backend's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import ProfileError
+from qir.ir.dtype import DType
+from qir.numerics.fields import Choose
+
+KIND = "qir.ranges"
+"""The entry points of range rules; each names a `RangeRule` or a table of them by name."""
+SYMMETRIC_TEXT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
+AFFINE_TEXT = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
+Tensor: TypeAlias = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRequest:
+    """What scale and zero point are chosen for."""
+
+    storage: DType
+    bounds: tuple[int, int]
+    symmetric: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRule:
+    """How a range becomes a scale and a zero point: by the fields of `choose`, or by a function."""
+
+    choose: Choose | None = None
+    function: Callable[[Tensor, Tensor, RangeRequest], tuple[Tensor, Tensor]] | None = None
+    """`function(low, high, request)`: scales and zero points, of ranges in arrays of one shape, for
+    what no fields express. It raises OpError for what it has no scale for."""
+    said: str = ""
+    """The formula as it is printed; a rule without one is no choice of `--scales`."""
+    storages: tuple[str, ...] = ()
+    """Storage types of which the formula speaks; any where none is named."""
+    symmetric: bool | None = None
+    """Whether quantized values are about zero, or from it; None where the formula has both."""
+    note: str = ""
+    """What is to be said next to it."""
+    family: str = ""
+    """The name of rules that go together: each type of quantized values takes the one that speaks
+    of it."""
+
+    def fits(self, storage: str, symmetric: bool) -> bool:
+        """Returns whether the formula says how such quantized values get their scale."""
+        has_storage = not self.storages or storage in self.storages
+        return has_storage and self.symmetric in (None, symmetric)
+
+    @property
+    def text(self) -> str:
+        """The formula and its note."""
+        return ", ".join(part for part in (self.said, self.note) if part)
+
+    @property
+    def of(self) -> str:
+        """Of which quantized values it speaks, in words."""
+        symmetry = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
+        return " ".join(part for part in (" or ".join(self.storages) or "any", symmetry) if part)
+
+
+def range_rules() -> Mapping[str, RangeRule]:
+    """Returns all range rules by name."""
+    return registry.entries(KIND, RangeRule)
+
+
+def range_rule(name: str) -> RangeRule:
+    """Returns the range rule of that name; raises ProfileError if there is none."""
+    found = registry.entry(KIND, RangeRule, name)
+    if found is None:
+        raise ProfileError(f"no range rule {name[:40]!r}; known: {', '.join(range_rules())}")
+    return found
+
+
+def choose_fields(name: str) -> Choose:
+    """Returns the `choose` block that computes what a range rule does; ProfileError as
+    `range_rule`."""
+    return range_rule(name).choose or Choose(by=name)
+
+
+def printed_rules() -> Mapping[str, RangeRule]:
+    """Returns the range rules that have a formula, which `--scales` takes."""
+    return {name: rule for name, rule in range_rules().items() if rule.said}
+
+
+def families() -> Mapping[str, tuple[str, ...]]:
+    """Returns the rules that go together, by the name of all."""
+    out: dict[str, tuple[str, ...]] = {}
+    for name, rule in printed_rules().items():
+        if rule.family:
+            out[rule.family] = (*out.get(rule.family, ()), name)
+    return out
+
+
+class NamedRules(Mapping[str, Choose]):
+    """The `choose` blocks of the printed range rules, by name."""
+
+    def __getitem__(self, name: str) -> Choose:
+        if name not in printed_rules():
+            raise KeyError(name)
+        return choose_fields(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(printed_rules())
+
+    def __len__(self) -> int:
+        return len(printed_rules())
+
+
+NAMED_RULES = NamedRules()
+"""Range rules by name: the formulas of the support matrix, and what today's tools do."""
+
+
+def known_scales(word: str) -> str:
+    """Returns the name of a range rule, or of a family of them, or `profile`; raises ProfileError
+    for others."""
+    if word != "profile" and word not in families() and word not in printed_rules():
+        known = ", ".join(("profile", *families(), *printed_rules()))
+        raise ProfileError(f"no rule of scales {word[:40]!r}; known: {known}")
+    return word
+
+
+def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool] | None:
+    """Returns the range rule of that name for such quantized values, and whether it has them
+    symmetric.
+
+    None for `profile`. Unsigned quantized values that may have any zero point take one that a
+    symmetric rule has. Raises ProfileError where none says how such quantized values get their
+    scale.
+    """
+    if known_scales(word) == "profile":
+        return None
+    name, is_symmetric = named_rule(word, storage, symmetric)
+    return choose_fields(name), is_symmetric
+
+
+def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
+    """Returns the name of the rule of a family for such quantized values, and whether it has them
+    symmetric.
+
+    Raises ProfileError where none says how such quantized values get their scale.
+    """
+    rules = {name: range_rule(name) for name in families().get(word, (word,))}
+    for is_symmetric in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
+        for name, rule in rules.items():
+            if rule.fits(storage, is_symmetric):
+                return name, is_symmetric
+    choices = ", ".join(f"{name} of {rule.of}" for name, rule in rules.items())
+    raise ProfileError(
+        f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
+        f"({choices}): choose another type for them with --rule, or other --scales"
+    )
