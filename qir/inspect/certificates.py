@@ -122,23 +122,20 @@ def certify(
     """
     require_instruction_set(isa)
     target_isa = isa or best_isa()
-    compared = [
-        each if isinstance(each, Profile) else read_profile_for(graph, each) for each in profiles
-    ]
+    compared = [on_processor(read_profile_for(graph, each), target_isa) for each in profiles]
     if len({each.name for each in compared}) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
-    compared = [on_processor(each, target_isa) for each in compared]
     # A copy carries them, so that it is grouped as on that processor.
     graph = graph.copy()
     for each in compared:
         graph.carry_profile(each, replace=True)
-    names, library = tuple(each.name for each in compared), library_of(graph)
+    names = tuple(each.name for each in compared)
     products, own_layers = layers(graph, names)
     certificates = tuple(
         Certificate(
             sums_of(context, product),
             _ties(context, product, compared, [own.get(place) for own in own_layers], most),
-            saturating_profiles(context.node, product, names, target_isa, library),
+            saturating_profiles(context.node, product, names, target_isa, library_of(graph)),
         )
         for place, (context, product) in products.items()
         if layer is None or context.node.name == layer
@@ -233,8 +230,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], compared: Sequence[Profile])
         return Ties(profiles, why="its activations clamp at values on which profiles differ")
     for name, layer in zip(profiles, found, strict=True):
         if not _layers_agree(merged, layer):
-            why = f"{profiles[0]} and {name} compute it from other numbers"
-            return Ties(profiles, why=why)
+            return Ties(profiles, why=f"{profiles[0]} and {name} compute it from other numbers")
         if _overflows_when_shifted(layer, layer.own[0].rule):
             return Ties(profiles, why=f"its sums are shifted up under {name}, and leave 32 bits")
     return merged

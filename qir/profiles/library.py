@@ -93,13 +93,18 @@ def parse_profile(name: str, text: str) -> Profile:
     return parse(text, f"{name}.toml", profile)
 
 
+def is_profile_file(text: str) -> bool:
+    """Returns whether a user names a profile by its file, and not by its name."""
+    return text.endswith(".toml")
+
+
 def read_profile(text: str) -> Profile:
     """Returns the profile that a user names, by its name or by the path of a `.toml` file.
 
     The profile of a file has the name that the file says; what it extends is installed. Raises
     ProfileError for a file that is no profile, or whose name an installed one has.
     """
-    if not text.endswith(".toml"):
+    if not is_profile_file(text):
         return profile(text)
     path = Path(text)
     loaded = load(path, profile)

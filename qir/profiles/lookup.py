@@ -11,7 +11,7 @@ from qir.errors import GraphError, ProfileError
 from qir.ir.graph import Graph
 from qir.ir.node import GraphLike
 from qir.numerics.fields import Rule
-from qir.profiles.library import is_installed, profile, read_profile
+from qir.profiles.library import is_installed, is_profile_file, profile, read_profile
 from qir.profiles.processor import on_processor, require_instruction_set
 from qir.profiles.profile import Profile, Query
 
@@ -84,10 +84,12 @@ def profile_in(graph: GraphLike, name: str) -> Profile:
     return library_of(graph).find(name)
 
 
-def read_profile_for(graph: GraphLike, text: str) -> Profile:
+def read_profile_for(graph: GraphLike, text: str | Profile) -> Profile:
     """Returns the profile that a user names for a graph, as `read_profile` does; the graph may
     carry it."""
-    return read_profile(text) if text.endswith(".toml") else profile_in(graph, text)
+    if isinstance(text, Profile):
+        return text
+    return read_profile(text) if is_profile_file(text) else profile_in(graph, text)
 
 
 def carry_profile(graph: Graph, added: Profile) -> bool:

@@ -42,6 +42,7 @@ from qir.ir.scheme import RESULT
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.profiles import Profile, profile, profile_in, profile_names, read_profile
+from qir.profiles.library import is_profile_file
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.options import option
 from qir.target import target
@@ -108,7 +109,7 @@ class AssignSchemes(Pass):
     """The profile of a file that `groups` named."""
 
     def __post_init__(self) -> None:
-        if self.groups.endswith(".toml"):
+        if is_profile_file(self.groups):
             loaded = read_profile(self.groups)
             # The journal names the profile, and no place on this disk.
             object.__setattr__(self, "groups", loaded.name)

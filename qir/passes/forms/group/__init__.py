@@ -33,6 +33,7 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
 from qir.profiles import Profile, carry_profile, profile_in, read_profile
 from qir.profiles.conditions import conditions
+from qir.profiles.library import is_profile_file
 from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import FLOAT_STORAGE
 from qir.profiles.profile import GroupEntry as GroupEntry
@@ -61,7 +62,7 @@ class Group(Fusing):
     """The profile of a file, which the graph carries from then on."""
 
     def __post_init__(self) -> None:
-        if self.profile.endswith(".toml"):
+        if is_profile_file(self.profile):
             loaded = read_profile(self.profile)
             # The journal names the profile, and no place on this disk.
             object.__setattr__(self, "profile", loaded.name)
