@@ -49,7 +49,7 @@ EXCEPTIONS = (
     Allowed("qir/numerics/ranges", "onednn|fbgemm|onnxruntime", "families of rules", whole=True),
     Allowed("qir/numerics/ranges", r"default_\w+_qconfig", "the name of a recipe in text"),
     Allowed("qir/reference/ranges", DYNAMIC, "range rules of run time by name", whole=True),
-    Allowed("qir/testing/feeding", r"torch\.dynamic", "a rule that cases draw", whole=True),
+    Allowed("qir/testing/op_samples", r"torch\.dynamic", "a rule that cases draw", whole=True),
     Allowed("qir/profiles/library", r"torch\.observer", "a rule that a message proposes"),
     Allowed(
         "qir/(ir/ops|reference)/resize",
@@ -59,7 +59,7 @@ EXCEPTIONS = (
         branch=True,
     ),
     Allowed("qir/ir/ops/resize", "tf_crop_and_resize needs", "its name in a message"),
-    Allowed("qir/testing/feeding", "pytorch_half_pixel", "one that cases draw", whole=True),
+    Allowed("qir/testing/op_samples", "pytorch_half_pixel", "one that cases draw", whole=True),
     Allowed(
         "qir/cli/(certify|group|opt|passing|quantize)",
         r"[a-z]+-\d+\.\d+(?:\.[a-z]+)?",
@@ -392,7 +392,7 @@ PLANTED = {
     "an engine": ("qir/a.py", "if engine == 'x86': ..."),
     "a profile in a branch": ("qir/cli/group.py", "if profile == 'ort-1.31': ..."),
     "a profile in a branch of generated programs": (
-        "qir/testing/history.py",
+        "qir/testing/decoration.py",
         "if graph.name == 'ort-1.31': ...",
     ),
     "a beginning of a profile": ("qir/a.py", "name.startswith('tflite-')"),

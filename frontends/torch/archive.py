@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 
 from qir.errors import InputError
 
-from .muting import muted_logger
+from .suppressed_logs import muted_logger
 
 _SIZE_FUNCTIONS = frozenset(
     "Abs Add And CeilToInt CleanDiv Eq FloorDiv FloorToInt Ge Gt Identity IntTrueDiv Integer"

@@ -18,7 +18,7 @@ from qir.errors import QirError, UsageError
 from qir.inspect.grouped import layers
 from qir.inspect.overflow import SumRange, sums_of
 from qir.inspect.pairs import saturates_in_16_bits, saturating_profiles
-from qir.inspect.reach import MAX_SPAN, sum_reach
+from qir.inspect.reachable_sums import MAX_SPAN, sum_reach
 from qir.inspect.rows import SAME_SUMS, SUMMING, channel_axis, has_misread_groups, weight_rows
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph

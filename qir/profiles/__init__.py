@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.profiles.deferred import iter_packed, lazy_pack, lazy_quantize, lazy_unpack
+from qir.profiles.lazy_quantize import iter_packed, lazy_pack, lazy_quantize, lazy_unpack
 from qir.profiles.library import (
     PROFILES,
     choose_rule_for,

@@ -20,7 +20,7 @@ from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_par
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, declared_ends, named_scales
-from qir.numerics.typed import map_of
+from qir.numerics.stated_parameters import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query
 

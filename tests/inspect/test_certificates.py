@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError, UsageError
 from qir.inspect import certificates
 from qir.inspect.certificates import Certificate, certify, nudged
-from qir.inspect.reach import MAX_SPAN, sum_reach
+from qir.inspect.reachable_sums import MAX_SPAN, sum_reach
 from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage

@@ -22,8 +22,8 @@ from qir.ir.types import QuantType, TensorType
 from qir.ir.verify import verify
 from qir.reference.interpreter import run
 from qir.testing import EVERY, Form, random_graph, sample_inputs
-from qir.testing.coded import MAKERS
-from qir.testing.feeding import APART, feed
+from qir.testing.op_samples import APART, feed
+from qir.testing.quantized_constants import MAKERS
 from tests.ir.alike import difference
 
 NEVER: set[str] = set()

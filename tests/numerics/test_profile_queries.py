@@ -31,7 +31,7 @@ from qir.profiles import (
 )
 from qir.reference.interpreter import run, run_node
 from qir.rewrite.fusing import match_chain
-from qir.testing.feeding import APART, feed
+from qir.testing.op_samples import APART, feed
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261123

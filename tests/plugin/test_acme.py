@@ -19,7 +19,7 @@ from qir.inspect.plugins import plugins
 from qir.reference.interpreter import run
 from qir.rewrite.runner.options import parse_passes
 from qir.testing import Check, check_plugin, random_graph, require, sample_inputs
-from qir.testing.chance import EVERY, Form
+from qir.testing.random_source import EVERY, Form
 from tests.cli.command import qir as command
 from tests.plugin.installing import python
 

@@ -14,7 +14,7 @@ from qir.ir.origin import Lineage, Origin
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.query.diff import GraphChange, GraphDifference, diff
-from qir.query.measure import measure
+from qir.query.distances import measure
 from qir.testing import EVERY, FORMS, random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 from tests.query.test_query import LOOP
@@ -387,5 +387,5 @@ def test_what_is_measured_in_parts_is_measured_as_a_whole(
         with np.errstate(all="ignore"):
             whole = measure(a, b, step)
             with monkeypatch.context() as patch:
-                patch.setattr("qir.query.measure._PART_SIZE", 16)
+                patch.setattr("qir.query.distances._PART_SIZE", 16)
                 assert measure(a, b, step) == whole, f"seed {seed}, case {case}"

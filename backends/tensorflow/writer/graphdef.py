@@ -22,8 +22,8 @@ from . import (
     reductions,
     wire,
 )
+from .fake_quantize import is_simulated
 from .nodes import GraphNodes, node_name, refusal, shape_attr, type_attr
-from .simulated import is_simulated
 
 FLOAT: Mapping[str, moves.Write] = {
     **elementwise.OPS,

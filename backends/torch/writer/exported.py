@@ -20,7 +20,7 @@ from qir.ir import dims
 from qir.ir.call_signature import CallSignature
 from qir.ir.types import TensorType
 
-from .called import called as called_as
+from .call_signature import called as called_as
 from .elements import kind
 from .program import FxProgram
 

@@ -13,7 +13,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
-from qir.testing.generated import random_graph, sample_inputs
+from qir.testing.random_graphs import random_graph, sample_inputs
 from tests.differential import runtime
 from tests.differential.comparison import read
 from tests.differential.fusion import sums_before
