@@ -72,7 +72,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place("qir.analysis.quantization_faults", "outlier_channel NoiseCause()"),
             Place(
                 "qir.profiles",
-                "profile profile_names profile_text load parse dumps "
+                "profile profile_in profile_names profile_text load parse dumps carry_profile "
                 "Profile(name groups on resolve) Query()",
             ),
             Place("qir.numerics", "NAMED_RULES affine quantize dequantize requantize"),

@@ -58,9 +58,13 @@ EXCEPTIONS = (
         r"[a-z]+-\d+\.\d+(?:\.[a-z]+)?",
         "profiles in examples and help",
     ),
-    Allowed("qir/cli/(bench|run|engines)", r"onnxruntime:(?:plain)?", "an engine in help"),
     Allowed(
-        "qir/cli/(bench|bisect|eval|pass_options|probe|run|targets|verb|verify)",
+        "qir/(?:cli/(?:bench|run)|workflows/engines)",
+        r"onnxruntime:(?:plain)?",
+        "an engine in help",
+    ),
+    Allowed(
+        "qir/(?:cli/(?:bench|bisect|eval|pass_options|probe|run|targets|verb|verify)|workflows/running)",
         r"onnxruntime(?:\.all)?",
         "the default target in help and examples",
     ),

@@ -10,17 +10,16 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
+from qir.cli.comparison import show_fallbacks
 from qir.cli.models import claim_files, open_model, require_distinct_files
-from qir.cli.profiling import profile_of, time
+from qir.cli.profiling import show_steps, time
 from qir.cli.programs import is_program
 from qir.cli.screen import Column, Screen, percent, plural
 from qir.cli.words import shape
 from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from qir.cli.engines import Engine, Tensors
     from qir.inspect.timing import Timing
-    from qir.ir.graph import Graph
 
 
 @shared.verb(
@@ -87,9 +86,8 @@ def bench(
     multiply_adds, multiply_adds_per_second, share_of_peak, bytes_per_second}]}; times are in
     seconds.
     """
-    from qir.cli.engines import fallbacks, require_kernels, show_fallbacks
-    from qir.inspect import time_interleaved
     from qir.programs import KERNELS
+    from qir.workflows import benchmark_model
 
     require_distinct_files([model, data], [trace])
     claim_files(trace, force=force)
@@ -97,96 +95,50 @@ def bench(
     given_sizes = open_sizes(sizes)
     screen = Screen()
     graph = open_model(model, programs=True)
-    inputs = _inputs(graph, data, batch, seed, given_sizes)
-    ready, refused = _make_engines(names, graph, model, threads)
-    engines_used, unable = _engines_that_run(ready, graph, inputs)
-    left_out = [*refused, *unable]
-    with screen.progress("measuring") as progress:
-        timings = time_interleaved(
-            {e.name: lambda e=e: e.run(inputs) for e in engines_used},  # type: ignore[misc]
-            runs,
-            threads=threads,
-            progress=progress,
-        )
-    steps = profile_of(engines_used, inputs, runs) if profile or trace else None
-    fallback_nodes = fallbacks(engines_used)
-    if strict:
-        require_kernels(model, fallback_nodes)
-    if steps and trace:
-        steps.trace(trace)
+    measured = benchmark_model(
+        graph,
+        data,
+        engines=names,
+        file=model,
+        batch=batch,
+        sizes=given_sizes,
+        seed=seed,
+        runs=runs,
+        threads=threads,
+        steps=profile or trace is not None,
+        strict=strict,
+        progress=screen.progress,
+    )
+    if measured.steps is not None and trace is not None:
+        measured.steps.trace(trace)
     if as_json:
         screen.json(
             {
                 "file": str(model),
                 "batch": batch,
                 "threads": threads,
-                "inputs": {name: list(array.shape) for name, array in inputs.items()},
-                "engines": [t.to_json() for t in timings],
-                "left_out": left_out,
-                "fallbacks": fallback_nodes,
-                "steps": steps.to_json() if steps else [],
+                "inputs": {name: list(array.shape) for name, array in measured.inputs.items()},
+                "engines": [timing.to_json() for timing in measured.timings],
+                "left_out": measured.left_out,
+                "fallbacks": measured.fallbacks,
+                "steps": measured.steps.to_json() if measured.steps is not None else [],
             }
         )
         return
-    shapes = ", ".join(f"{name} {shape(array.shape)}" for name, array in inputs.items())
+    shapes = ", ".join(f"{name} {shape(array.shape)}" for name, array in measured.inputs.items())
     on = f"on {shapes}" if shapes else "without inputs"
     screen.line(f"{model.name} {on}, {plural(threads, 'thread')}", "bold")
     defaults.show(screen, graph, data)
+    timings = measured.timings
     _show(screen, timings)
     for name in _indistinguishable(timings):
         advice = "differ by less than their spread; take more --runs, or a quieter machine"
         screen.line(f"  {timings[0].name} and {name} {advice}", "yellow")
-    for each in left_out:
+    for each in measured.left_out:
         screen.line(f"  {each['engine']} is not measured: {each['reason']}", "yellow")
-    show_fallbacks(screen, fallback_nodes)
-    if steps and profile:
-        steps.show(screen)
-
-
-def _make_engines(
-    names: Sequence[str], graph: Graph, model: Path, threads: int
-) -> tuple[list[Engine], list[dict[str, str]]]:
-    """Returns the engines that take the model, and why each of the others does not."""
-    from qir.cli.engines import engine
-    from qir.errors import InputError, Refused
-
-    ready: list[Engine] = []
-    errors_by_name: dict[str, InputError | Refused] = {}
-    for name in names:
-        try:
-            ready.append(engine(name, graph, model, threads))
-        except (InputError, Refused) as error:
-            errors_by_name[name] = error
-    if not ready:
-        raise next(iter(errors_by_name.values()))
-    reasons = {
-        name: str(error).removeprefix(f"{model}: ") for name, error in errors_by_name.items()
-    }
-    return ready, [{"engine": name, "reason": reason} for name, reason in reasons.items()]
-
-
-def _engines_that_run(
-    engines: Sequence[Engine], graph: Graph, inputs: Tensors
-) -> tuple[list[Engine], list[dict[str, str]]]:
-    """Returns the engines that take what is given for defaults, and why each of the others does
-    not."""
-    from qir.errors import DataError
-
-    able: list[Engine] = []
-    errors: list[DataError] = []
-    given = any(value.name in inputs for value in graph.defaults)
-    for current in engines:
-        try:
-            if given:
-                current.run(inputs)
-            able.append(current)
-        except DataError as error:
-            errors.append(error)
-    if not able:
-        raise errors[0]
-    unable = [current for current in engines if current not in able]
-    reasons = zip(unable, errors, strict=True)
-    return able, [{"engine": current.name, "reason": str(error)} for current, error in reasons]
+    show_fallbacks(screen, measured.fallbacks)
+    if measured.steps is not None and profile:
+        show_steps(screen, measured.steps)
 
 
 def _names(text: str) -> list[str]:
@@ -209,23 +161,6 @@ def open_sizes(texts: Sequence[str]) -> dict[str, int]:
             raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
         out[name] = int(number)
     return out
-
-
-def _inputs(
-    graph: Graph, data: Path | None, batch: int, seed: int, sizes: dict[str, int]
-) -> Tensors:
-    from qir.cli.engines import input_specs, random_inputs
-    from qir.errors import DataError
-
-    if data is None:
-        return random_inputs(graph, seed, batch, sizes)
-    specs = input_specs(graph)
-    # A model of one batch size is given its own.
-    fixed = any(spec.shape and spec.shape[0] is not None for spec in specs.values())
-    # The first batch alone: all turns must do the same work.
-    for inputs in defaults.batches(graph, data, batch=None if fixed else batch):
-        return inputs
-    raise DataError(f"{data}: no samples")
 
 
 def _show(screen: Screen, timings: Sequence[Timing]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,12 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.models import claim_files, open_model, require_distinct_files
+from qir.cli.models import open_model, require_distinct_files
 from qir.cli.screen import Column, Screen, aligned, amount, percent, plural
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
     from qir.inspect.ranges import TensorRange
-    from qir.ir.graph import Graph
 
 
 @shared.verb(
@@ -62,36 +61,31 @@ def calibrate(
     --json prints {file, output, batches, resumed, tensors: [{tensor, count, low, high, mean,
     deviation, zeros, nan, infinite, channels}]}.
     """
-    from qir.inspect import ranges
+    from qir.workflows import SampleData, calibrate_model
+    from qir.workflows.calibration import claim_statistics, part_of, saved_statistics
 
-    defaults.require_whole(feeds, batch)
+    shared.require_whole(feeds, batch)
     require_distinct_files([model, data], [output, part_of(output)])
-    claim_files(output, force=force or resume)
-    _claim_part(part_of(output), anew=force, resume=resume)
+    claim_statistics(output, force=force, resume=resume)
     screen = Screen(quiet=quiet)
     graph = open_model(model, data=data)
-    saved = _saved(output) if resume else None
-    resumed = len(saved.batches) if saved is not None else 0
+    saved = saved_statistics(output) if resume else None
     if resume and not as_json:
         _show_found(screen, output, saved)
-    statistics = _observe(
-        screen,
-        graph,
-        data,
-        part=part_of(output),
-        limit=limit,
-        batch=batch,
-        feeds=feeds,
-        preprocess=preprocess,
-        threads=threads,
-        resume=saved,
-    )
-    statistics.save(output)
-    # Only once the statistics are safely written.
-    part_of(output).unlink(missing_ok=True)
-    # In the order of the graph, which is that of computing.
-    order = {name: i for i, name in enumerate(graph.values)}
-    rows = sorted(ranges(statistics), key=lambda row: order.get(row.tensor, len(order)))
+    samples = SampleData(data, None, limit, batch, feeds, preprocess)
+    with _continued(part_of(output)):
+        calibrated = calibrate_model(
+            graph,
+            samples,
+            output,
+            resume=saved,
+            threads=threads,
+            progress=screen.progress,
+            force=force or resume,
+        )
+    defaults.show_samples_left_out(screen, graph, samples)
+    statistics, rows = calibrated.statistics, calibrated.ranges
+    resumed = len(saved.batches) if saved is not None else 0
     if as_json:
         screen.json(
             {
@@ -111,38 +105,10 @@ def calibrate(
     _show(screen, rows)
 
 
-def part_of(output: Path) -> Path:
-    """Returns where statistics are kept on the way."""
-    return output.with_name(f"{output.name}.part")
-
-
-def _claim_part(part: Path, *, anew: bool, resume: bool) -> None:
-    from qir.atomic import claim
-    from qir.errors import UsageError
-
-    if part.exists() and not part.is_dir() and not anew and not resume:
-        raise UsageError(f"{part} exists: --resume continues it, --force starts anew")
-    # Claimed now, rather than at the first checkpoint some time later.
-    claim(part, force=True)
-
-
-def _saved(output: Path) -> Statistics | None:
-    """Returns the statistics that an earlier run left, unfinished or not; None where there are
-    none."""
-    from qir.calibration import Statistics
-    from qir.errors import InputError
-
-    for path in (part_of(output), output):
-        if path.exists():
-            try:
-                return Statistics.load(path)
-            except InputError as error:
-                raise InputError(f"{error}; --force without --resume starts anew") from error
-    return None
-
-
 def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
     """Prints what a run resumes from, or that there is nothing to resume."""
+    from qir.workflows.calibration import part_of
+
     if found is None:
         screen.line(f"nothing to resume: no {part_of(output)} and no {output}; starting anew")
     else:
@@ -150,55 +116,19 @@ def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
         screen.line(f"resuming from {found.source}: {progress} done before")
 
 
-def _observe(
-    screen: Screen,
-    graph: Graph,
-    data: Path,
-    *,
-    part: Path,
-    limit: int | None = None,
-    batch: int | None = None,
-    feeds: bool = False,
-    preprocess: Path | None = None,
-    threads: int | None = None,
-    resume: Statistics | None = None,
-) -> Statistics:
-    """Calibrates, with a bar; `part` holds the statistics until the run ends or is stopped."""
-    from qir import pipeline
-    from qir.errors import DataError, Stopped
+@contextmanager
+def _continued(part: Path) -> Iterator[None]:
+    """Says what an interrupted run continues from."""
+    from qir.errors import Stopped
 
-    defaults.require_inputs(data, graph)
-    if resume is None:
-        part.unlink(missing_ok=True)  # of another run, which --force gave up
     try:
-        with screen.progress("calibrating") as progress:
-            statistics = pipeline.calibrate(
-                graph,
-                data,
-                limit=limit,
-                batch=batch,
-                feeds=feeds,
-                preprocess=preprocess,
-                threads=threads or len(os.sched_getaffinity(0)),
-                progress=progress,
-                checkpoint=part,
-                resume=resume,
-            )
+        yield
     except (KeyboardInterrupt, Stopped) as stop:
         if part.exists():
-            cause = (
-                "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
-            )
+            interrupted = isinstance(stop, KeyboardInterrupt)
+            cause = "interrupted" if interrupted else "stopped by the system"
             raise type(stop)(f"{cause}; --resume continues from {part}") from None
         raise
-    except DataError:
-        if resume is None:
-            part.unlink(missing_ok=True)
-        raise
-    defaults.show_samples_left_out(
-        screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
-    )
-    return statistics
 
 
 def _show(screen: Screen, rows: Sequence[TensorRange]) -> None:

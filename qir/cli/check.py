@@ -16,7 +16,6 @@ from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.inspect.quantization_check import Flips, QuantizationCheck, Worst
-    from qir.ir.graph import Graph
 
 ESTIMATE = "~"
 """Stands before gains that are estimates."""
@@ -73,19 +72,6 @@ def require_fitting(
             raise UsageError(f"--check compares what samples quantized: leave {name} out")
     if check_data is None and data is None:
         raise UsageError("--check needs samples: give --check-data PATH")
-
-
-def require_labels(
-    graph: Graph, data: Path, labels: str | None, preprocess: Path | None, limit: int | None
-) -> None:
-    """Raises DataError for labels that do not fit the data, before any work."""
-    from qir.calibration import open_data
-    from qir.calibration.runner import input_specs
-    from qir.evaluating import labels_of
-
-    if labels is not None:
-        source = open_data(data, input_specs(graph), limit=limit, preprocess=preprocess)
-        labels_of(labels, data, source.samples, limit)
 
 
 def to_json(found: QuantizationCheck | None) -> dict[str, object] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,22 +9,15 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.comparison import (
-    count_opaque_differences,
-    measured,
-    number,
-    run_all,
-    show_measurements,
-)
+from qir.cli.comparison import number, show_measurements
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qir.cli.engines import Tensor, Tensors
-    from qir.ir.graph import Graph
     from qir.query.diff import GraphDifference, Lone
+    from qir.workflows.comparison import ModelComparison
 
 MAX_ROWS = 60
 """Rows of one table; --json has all."""
@@ -78,88 +70,58 @@ def diff(
     """
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
-    from qir.query.diff import diff as compare
+    from qir.workflows import SampleData, compare_models
 
-    chosen = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
+    chosen_metrics = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
     graphs = open_model(a), open_model(b)
     can_run = data is not None or not any(graph.inputs for graph in graphs)
     if ((metrics or isa) and not can_run) or (limit and data is None):
         raise UsageError("--metric, --isa and --limit are for --data: give samples to run on")
-    difference = compare(*graphs)
     screen = Screen(quiet=quiet)
-    measures = data is not None or metrics or isa is not None
-    results = _results(screen, graphs, data, limit, isa) if measures else []
-    distances = measured(chosen, *results) if results else {}
-    opaque_differences = count_opaque_differences(*results) if results else {}
+    samples = SampleData(data, limit=limit) if data is not None else None
+    comparison = compare_models(
+        *graphs,
+        samples,
+        run=data is not None or bool(metrics) or isa is not None,
+        metrics=[each.name for each in chosen_metrics],
+        isa=isa,
+        progress=screen.progress,
+    )
+    measured = comparison.measured
+    if measured is not None:
+        defaults.show_samples_left_out(screen, graphs[0], samples)
     if as_json:
-        ran_names = results[0] if results else {}
-        rows = ((n, {m: number(x) for m, x in distances.get(n, {}).items()}) for n in ran_names)
-        head: dict[str, object] = {"a": str(a), "b": str(b), **difference.to_json()}
-        head["samples"] = next((len(r) for r in results[0].values()), 0) if results else None
-        head["outputs"] = [
-            {"name": n, "metrics": r, "differ": opaque_differences.get(n)} for n, r in rows
-        ]
-        screen.json(head)
+        screen.json({"a": str(a), "b": str(b), **_json(comparison)})
     else:
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
-        _show(screen, names, difference)
-        if results:
+        _show(screen, names, comparison.difference)
+        if measured is not None:
             screen.line()
             defaults.show_both(screen, graphs, data)
-            show_measurements(screen, chosen, distances)
-            for name, count in opaque_differences.items():
-                size = results[0][name].size
+            show_measurements(screen, chosen_metrics, measured.distances)
+            for name, count in measured.opaque_differences.items():
+                size = measured.results[name].size
                 outcome = f"{count:,} of {size:,} differ" if count else "the same in both"
                 screen.line(f"  {name} is no numbers: {outcome}", "yellow" if count else "")
-    if not difference.equal:
+    if not comparison.difference.equal:
         context.exit(1)
 
 
-def _results(
-    screen: Screen,
-    graphs: tuple[Graph, Graph],
-    data: Path | None,
-    limit: int | None,
-    isa: str | None,
-) -> list[dict[str, Tensor]]:
-    """Returns the outputs that both models have, for all samples, dequantized."""
-    from qir.cli.engines import Engine
-    from qir.errors import UsageError
-
-    input_types = [{value.name: value.type.element for value in graph.inputs} for graph in graphs]
-    if input_types[0] != input_types[1]:
-        a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in input_types)
-        raise UsageError(f"--data: the models take other inputs, {a} and {b}")
-    names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
-    if not names:
-        raise UsageError("--data: the models have no output of one name")
-    engines = [Engine("reference", partial(_reals, graph, names, isa), None) for graph in graphs]
-    batches = defaults.batches(graphs[0], data, limit=limit)
-    unshared_defaults = defaults.defaults_of_one_model(graphs)
-    if unshared_defaults:
-        batches = (
-            {n: a for n, a in each.items() if n not in unshared_defaults} for each in batches
-        )
-    results = run_all(screen, engines, batches)
-    defaults.show_samples_left_out(screen, graphs[0], data, limit=limit)
-    return results
-
-
-def _reals(
-    graph: Graph, names: Sequence[str], isa: str | None, inputs: Tensors
-) -> dict[str, Tensor]:
-    """Returns results by name, dequantized."""
-    from qir import pipeline
-    from qir.profiles import dequantize_by_profile, profile_in
-
-    results = pipeline.run(graph, inputs, isa=isa)
-    kinds = {name: graph.outputs[name].type.quant for name in names}
-    known = profile_in(graph, graph.profile)
+def _json(comparison: ModelComparison) -> dict[str, object]:
+    measured = comparison.measured
+    outputs = [
+        {
+            "name": name,
+            "metrics": {m: number(x) for m, x in measured.distances.get(name, {}).items()},
+            "differ": measured.opaque_differences.get(name),
+        }
+        for name in (measured.results if measured is not None else ())
+        if measured is not None
+    ]
     return {
-        name: results[name]
-        if quant is None or quant.dynamic
-        else dequantize_by_profile(known, results[name], quant)
-        for name, quant in kinds.items()
+        **comparison.difference.to_json(),
+        "samples": measured.samples if measured is not None else None,
+        "outputs": outputs,
     }
 
 

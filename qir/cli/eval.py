@@ -87,6 +87,7 @@ def evaluate(
     """
     from qir.evaluating import WITH_LABELS, WITH_MODEL
     from qir.evaluating import evaluate as measure
+    from qir.workflows import SampleData
 
     require_distinct_files([model], [])
     screen = Screen(quiet=quiet)
@@ -107,7 +108,8 @@ def evaluate(
             threads=threads or len(os.sched_getaffinity(0)),
             progress=progress,
         )
-    defaults.show_samples_left_out(screen, graph, data, limit=limit, preprocess=preprocess)
+    samples = SampleData(data, limit=limit, preprocess=preprocess)
+    defaults.show_samples_left_out(screen, graph, samples)
     if as_json:
         outputs = [
             {"name": name, "metrics": {m: number(x) for m, x in row.items()}}

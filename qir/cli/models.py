@@ -34,6 +34,7 @@ def open_model(
     """
     from qir.errors import InputError, ShapesNeeded, UsageError
     from qir.qir_files import read_ledger
+    from qir.workflows.inputs import array_shapes
 
     require_file(path)
     if is_program(path):
@@ -49,7 +50,7 @@ def open_model(
         if data is None or inputs or _states_shapes(path) or _accepts_shapes(graph, data):
             return graph
     assert data is not None
-    shapes = shapes_of(data)
+    shapes = array_shapes(data)
     # First with any batch, so that the model takes samples in batches of other sizes.
     any_batch = [("batch", *shape[1:]) for shape in shapes]
     with suppress(InputError):  # such as a loop that was traced for so many steps
@@ -89,9 +90,10 @@ def _accepts_shapes(graph: Graph, data: Path) -> bool:
     """
     from qir.errors import QirError
     from qir.ir import dims
+    from qir.workflows.inputs import array_shapes
 
     try:
-        shapes = shapes_of(data)
+        shapes = array_shapes(data)
     except (QirError, OSError):
         return True
     kinds = [value.type.shape for value in graph.inputs]
@@ -101,36 +103,6 @@ def _accepts_shapes(graph: Graph, data: Path) -> bool:
         len(kind) == len(shape) and all(map(dims.may_be_equal, kind[1:], shape[1:]))
         for kind, shape in zip(kinds, shapes, strict=True)
     )
-
-
-def shapes_of(data: Path) -> list[tuple[int, ...]]:
-    """Returns the shapes of arrays in a file, or in a folder's first one."""
-    from qir.calibration.rows import open_npy, open_npz
-    from qir.errors import DataError
-
-    files = sorted(data.iterdir()) if data.is_dir() else [data]
-    file = next((file for file in files if file.suffix in (".npy", ".npz")), None)
-    if file is None:
-        raise DataError(f"{data}: holds no .npy or .npz file")
-    arrays = open_npz(file).values() if file.suffix == ".npz" else [open_npy(file)]
-    return [tuple(array.shape) for array in arrays]
-
-
-def sizes_in(data: Path | None, graph: Graph) -> dict[str, int]:
-    """Returns the sizes that arrays have, by the names of a graph's open sizes.
-
-    There are none where data are of another kind, such as images.
-    """
-    from qir.errors import QirError
-    from qir.ir.dims import Sym, names
-
-    sizes: dict[str, int] = {}
-    with suppress(QirError, OSError):
-        for value, array_shape in zip(graph.inputs, shapes_of(data) if data else (), strict=False):
-            for size, length in zip(value.type.shape, array_shape, strict=False):
-                if isinstance(size, Sym) and names((size,)) == {str(size)}:
-                    sizes.setdefault(str(size), length)
-    return sizes
 
 
 def require_file(path: Path) -> None:

@@ -14,9 +14,9 @@ from qir.cli.failures import printable
 from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
-    from qir.cli.engines import Tensors
     from qir.ir.graph import Graph
     from qir.rewrite import Pass, Report
+    from qir.workflows.engines import Tensors
 
 _GIVE = {
     "group": "say whose kernels: group{as=ort-1.31}",
@@ -67,17 +67,10 @@ def text_of(one: Pass) -> str:
 
 def samples(graph: Graph, data: Path | None, sizes: Sequence[str], limit: int) -> Iterable[Tensors]:
     """Batches to run a graph on: of data, or drawn."""
-    from qir.calibration import open_data
-    from qir.cli.defaults import NO_INPUTS, require_inputs
-    from qir.cli.engines import input_specs, random_inputs
-    from qir.errors import DataError
+    from qir.workflows.inputs import SampleData, input_batches, random_inputs
 
     if data is not None:
-        require_inputs(data, graph)
-        if not graph.inputs:
-            every = ", or all have defaults" if graph.defaults else ""
-            raise DataError(f"{data}: {NO_INPUTS}{every}: leave --data out")
-        return list(open_data(data, input_specs(graph), batch=None, limit=limit))
+        return list(input_batches(graph, SampleData(data, limit=limit)))
     return [random_inputs(graph, SEED, limit, _sizes(sizes))]
 
 

@@ -9,7 +9,6 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.screen import PAGE, Column, Screen, StyledText, plural
-from qir.errors import UsageError
 
 if TYPE_CHECKING:
     from qir.inspect.probing import Measured, OpReading, Reading
@@ -55,43 +54,27 @@ def probe(
     skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left,
     fields: [{field, filed, obeyed, told, agrees}]}]}], output}.
     """
-    from qir.atomic import claim, write_text
-    from qir.inspect.measurements import assumed, draft, keep, to_json
-    from qir.inspect.probing import chosen, measure, place
+    from qir.inspect.measurements import to_json
+    from qir.workflows import probe_runtimes
 
-    if python is not None:
-        place(runtimes, python)
-    asked = chosen(runtimes)
-    if output is not None:
-        claim(output, force=force)
-        if len(asked) != 1:
-            names = ", ".join(p.name for p in asked) or "none"
-            raise UsageError(f"-o takes one runtime, these are {names}")
     screen = Screen(quiet=quiet, elsewhere=PAGE)
-    found = []
-    for runtime in asked:
-        runtime.begin()
-    with screen.progress("probing") as tell:
-        for i, runtime in enumerate(asked):
-            tell(i, len(asked), runtime.name)
-            found.append(measure(runtime))
-            keep(runtime, found[-1])
-    if output is not None:
-        write_text(output, draft(found[0], output.name.removesuffix(".toml")))
+    probed = probe_runtimes(
+        runtimes, python=python, output=output, force=force, progress=screen.progress
+    )
     if as_json:
         written = None if output is None else str(output)
-        screen.json({"runtimes": [to_json(m) for m in found], "output": written})
+        screen.json({"runtimes": [to_json(m) for m in probed.measured], "output": written})
     else:
-        for measured in found:
+        for measured in probed.measured:
             _show(screen, measured, every)
-        for other in () if runtimes else assumed():
+        for other in probed.assumed:
             summary_text = f", on {other.evidence}" if other.evidence else ""
             screen.line(
                 f"{other.name}: {other.why or 'no evidence'}: {other.state}{summary_text}", "dim"
             )
-        if not found:
+        if not probed.measured:
             screen.line("no runtime that can be probed is installed")
-    if any(m.drifts for m in found):
+    if probed.has_findings:
         context.exit(1)
 
 

@@ -23,14 +23,15 @@ from qir.cli.models import (
     require_distinct_files,
     save_ledger,
     show_ledger,
-    sizes_in,
 )
 from qir.cli.plan import summary
 from qir.cli.screen import Column, Screen, percent, plural, size
+from qir.errors import UsageError
 
 if TYPE_CHECKING:
     from qir.analysis.decisions import Plan
     from qir.inspect.quantization_noise import QuantizationNoise
+    from qir.recipe import Recipe
 
 _VALUE = re.compile(r"%[^\s,;]+")
 """A value in a reason."""
@@ -173,17 +174,10 @@ def quantize(
     weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
     names the layers that lose most. goal is null without a goal, check without --check.
     """
-    from qir.analysis.quantized_regions import quantized_values
-    from qir.calibration import Statistics, parse_rule
-    from qir.errors import UsageError
-    from qir.inspect.targets import require_kind, usual_format
     from qir.ledger import Ledger
-    from qir.numerics.range_rules import known_scales
-    from qir.qir_files import SUFFIX, read_journal
-    from qir.quantizing import ON_SAMPLES, known_corrections
+    from qir.qir_files import read_journal
     from qir.recipe import Recipe
-    from qir.target import target as named_target
-    from qir.workflows.quantization import SampleData, quantize_model
+    from qir.workflows import SampleData, quantize_model
 
     without_samples = dynamic or weights is not None
     calibrates = data is not None and stats is None
@@ -193,69 +187,35 @@ def quantize(
     recipe = accuracy_goals.read_recipe(
         Recipe(*recipe_options, shared.all_rules(rules, floats)), recipe_file
     )
-    target, profile, corrections = recipe.target, recipe.profile or None, recipe.corrections
-    if without_samples and (data or stats or (dynamic and weights)):
-        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
-    on_samples = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
-    needs_data_too = data is not None and (goal_request.goal or on_samples)
-    if not without_samples and data is not None and stats is not None and not needs_data_too:
-        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    target, profile = recipe.target, recipe.profile or None
+    _require_one_source(recipe, goal_request, data, stats, dynamic=dynamic, weights=weights)
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
-    defaults.require_whole(feeds, batch)
+    shared.require_whole(feeds, batch)
     excluded = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
     checking.require_fitting(wanted, check_data, labels, metrics, data, excluded)
     require_distinct_files([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, without_samples)
-    if without_samples and output.suffix.lower() != SUFFIX:
-        kind, backend = "dynamic" if dynamic else "weights", named_target(target)
-        require_kind(backend, kind)
-        form = form or usual_format(backend, kind)
-    # What can be refused is refused here, before calibration takes its time.
-    claim_model(output, target, form, force=force, quantized=True)
+    form = _require_output(recipe, output, form, dynamic=dynamic, weights=weights, force=force)
     claim_files(ledger_file, force=force)
-    parse_rule(recipe.range_rule)
-    known_scales(recipe.scales)
-    if without_samples and recipe.scales != "profile":
-        raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
-    if on_samples and data is None:
-        raise UsageError(
-            f"--corrections {on_samples[0]} needs samples besides --stats: give --data"
-        )
-    if without_samples and float_type:
-        raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
-    if without_samples and corrections != "default":
-        raise UsageError("--corrections needs samples, which show the error of rounding")
-    screen = Screen(quiet=quiet)
+    screen, screen_for_steps = Screen(quiet=quiet), Screen(quiet=quiet or as_json)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
-    if not without_samples and data is None and stats is None and not quantized_values(graph):
-        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
-    samples = checked_on = statistics = None
+    samples = checked_on = None
     if data is not None:
         samples = SampleData(data, labels, limit, batch, feeds, preprocess)
     # --limit is of the data to calibrate with: other data of the check are run whole.
     if wanted and (measured_on := check_data or data) is not None:
         check_limit = limit if check_data is None else None
         checked_on = SampleData(measured_on, labels, check_limit, preprocess=preprocess)
-    if goal_request.goal and data is not None:
-        checking.require_labels(graph, data, labels, preprocess, limit)
-    if checked_on is not None:
-        checking.require_labels(graph, checked_on.path, labels, preprocess, checked_on.limit)
-    if stats is not None:
-        statistics = Statistics.load(stats)
-        if statistics.unfinished:
-            raise UsageError(f"{stats} is unfinished; qir calibrate --resume continues it")
-    elif data is not None:
-        defaults.require_inputs(data, graph)
     with accuracy_goals.continued(goal_request):
         outcome = quantize_model(
             graph,
             output,
             recipe,
             data=samples,
-            statistics=statistics,
+            statistics=stats,
             dynamic=dynamic,
             weights=weights,
             goal=goal_request.wanted,
@@ -263,20 +223,16 @@ def quantize(
             metrics=metrics,
             format=form,
             opset=opset,
-            sizes=sizes_in(data, graph),
             name=str(model),
             threads=threads,
-            progress=Screen(quiet=quiet or as_json).progress,
+            progress=screen_for_steps.progress,
             ledger=ledger,
             journal=read_journal(model),
             lossy=lossy,
             force=force,
         )
-    if data is not None and statistics is None:
-        quietly = Screen(quiet=quiet or as_json)
-        defaults.show_samples_left_out(
-            quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
-        )
+    if calibrates:
+        defaults.show_samples_left_out(screen_for_steps, graph, samples)
     save_ledger(ledger, ledger_file)
     search, plan, noise = outcome.search, outcome.plan, outcome.noise
     lengths = file_bytes(model), file_bytes(output)
@@ -335,9 +291,52 @@ def _warning(noise: QuantizationNoise) -> str:
     return f"warning: output {loss}{blame}; try --keep-float on them, or another --range"
 
 
+def _require_one_source(
+    recipe: Recipe,
+    goal: accuracy_goals.GoalRequest,
+    data: Path | None,
+    stats: Path | None,
+    *,
+    dynamic: bool,
+    weights: str | None,
+) -> None:
+    """Raises UsageError unless ranges come from one place: samples, statistics, or neither."""
+    from qir.workflows.quantization import needs_samples, require_recipe
+
+    without_samples = dynamic or weights is not None
+    if without_samples and (data or stats or (dynamic and weights)):
+        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
+    # A goal and some corrections are measured on samples, whatever statistics there are.
+    uses_both = goal.goal or needs_samples(recipe)
+    if not without_samples and data is not None and stats is not None and not uses_both:
+        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    require_recipe(recipe, data=data is not None, dynamic=dynamic, weights=weights)
+
+
+def _require_output(
+    recipe: Recipe,
+    output: Path,
+    form: str | None,
+    *,
+    dynamic: bool,
+    weights: str | None,
+    force: bool,
+) -> str | None:
+    """Returns the form to write; raises UsageError unless it may be written, before any work."""
+    from qir.inspect.targets import require_kind, usual_format
+    from qir.qir_files import SUFFIX
+    from qir.target import target as named_target
+
+    if (dynamic or weights is not None) and output.suffix.lower() != SUFFIX:
+        kind, backend = "dynamic" if dynamic else "weights", named_target(recipe.target)
+        require_kind(backend, kind)
+        form = form or usual_format(backend, kind)
+    claim_model(output, recipe.target, form, force=force, quantized=True)
+    return form
+
+
 def _require_alone(output: Path, alone: bool) -> None:
     """Raises UsageError for what does not go with --as."""
-    from qir.errors import UsageError
     from qir.qir_files import SUFFIX
 
     context = click.get_current_context()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,21 +10,21 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.comparison import Parts, join, measured, number, run_each, show_measurements
+from qir.cli.comparison import number, show_fallbacks, show_measurements
 from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.programs import is_program
 from qir.cli.screen import Column, Screen, StyledText, float_text, number_text, plural
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
-    from qir.cli.engines import Tensor, Tensors
     from qir.inspect.compare import OutputDifference
-    from qir.inspect.float_faults import FloatFault
     from qir.ir.graph import Graph
+    from qir.workflows.engines import Tensor, Tensors
+    from qir.workflows.inputs import SampleData
+    from qir.workflows.running import EngineComparison
 
 FIRST = 4
-Result = tuple[str, str, "Tensor"]
-"""The name that a result is written by, the output that it is of, and its array."""
+"""Elements of a result that are shown."""
 
 
 @shared.verb(
@@ -123,99 +122,68 @@ def run(
     null where bytes must be equal; metrics has a number by name, text where it is infinite, null
     where it is none; fault is null where there is none.
     """
-    from qir.cli.engines import compared, fallbacks, grouped, require_kernels, show_fallbacks
-    from qir.cli.engines import engine as named_engine
     from qir.errors import UsageError
-    from qir.inspect.metrics import metric
+    from qir.workflows import SampleData, compare_engines, run_model
 
     require_distinct_files([model, data], [output])
     engine = _engine_of_file(model, engine, compare)
-    _check(output, engine, compare, values, force)
-    if tolerance is not None and not compare:
-        raise UsageError("--tolerance is for two runs: give --compare A,B")
-    if metrics and not compare:
-        raise UsageError("--metric measures two runs: give --compare A,B")
-    chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
+    _require_fitting(output, compare, tolerance, metrics, values, force=force)
+    shared.require_whole(feeds, batch)
     screen = Screen(quiet=quiet)
     graph = open_model(model, data=data, programs=True)
-    names = _pair(compare) if compare else [engine]
-    # Kernels and runtimes execute on this machine, so no option can change their processor.
-    if isa is not None and "reference" not in names:
-        raise UsageError("--isa is for the reference: other engines run on this processor")
-    if compare:
-        engines, computed = compared(names, graph, model, threads, isa=isa)
-    else:
-        engines = [named_engine(engine, graph, model, threads, values=values, isa=isa)]
-    read = partial(
-        defaults.batches, graph, data, batch=batch, limit=limit, feeds=feeds, preprocess=preprocess
-    )
-    batches = read()
-    parts = run_each(screen, engines, batches)
-    fallback_nodes = fallbacks(engines)
-    if strict:
-        require_kernels(model, fallback_nodes)
-    joined = [join(each, feeds=feeds) for each in parts]
-    runs = max(map(len, parts[0].values()), default=0)
-    samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
-    # A feed is one complete run, however many rows its arrays have.
-    samples = runs if feeds else samples
-    unit = "feed" if feeds else "sample"
-    defaults.show_samples_left_out(
-        screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
-    )
-    if output is not None:
-        _save(
-            output,
-            graph,
-            _results_by_feed(data, parts[0]) if feeds else _results_by_name(joined[0]),
-        )
+    samples = None
+    if data is not None:
+        samples = SampleData(data, None, limit, batch, feeds, preprocess)
     if compare is not None:
-        from qir.inspect import compare as differences
-
-        differences_found = differences(
-            graph, joined[0], joined[1], computed=computed, tolerance=tolerance
+        comparison = compare_engines(
+            graph,
+            samples,
+            engines=[name.strip() for name in compare.split(",")],
+            file=model,
+            tolerance=tolerance,
+            metrics=metrics,
+            isa=isa,
+            threads=threads,
+            strict=strict,
+            progress=screen.progress,
         )
-        distances = measured(chosen_metrics, joined[0], joined[1])
-        # Only unequal bytes are worth the second run that looks for the first faulty sum.
-        fault = None
-        if not all(d.equal for d in differences_found):
-            fault = _fault(computed, next(iter(read()), {}), names, threads, isa)
+        defaults.show_samples_left_out(screen, graph, samples)
         if as_json:
-            rows = [_row(d, distances) for d in differences_found]
-            head = {"file": str(model), "engines": names, "samples": samples}
-            screen.json({**head, "outputs": rows, "fault": fault and fault.to_json()})
+            screen.json({"file": str(model), **_comparison_json(comparison)})
         else:
-            grouping = _grouped(graph, computed)
-            show_fallbacks(screen, fallback_nodes)
-            _show_differences(
-                screen, names, f"{plural(samples, unit)}{grouping}", differences_found
-            )
-            defaults.show(screen, graph, data)
-            if fault is None:
-                _show_sums(screen, computed, differences_found)
-            else:
-                screen.line(fault.message(names), "red")
-            show_measurements(screen, chosen_metrics, distances)
-        if fault or not all(d.agree for d in differences_found):
-            context.exit(1)
-        return
-    if not joined[0]:
+            _show_comparison(screen, graph, samples, comparison, metrics)
+        context.exit(0 if comparison.agree else 1)
+    done = run_model(
+        graph,
+        samples,
+        engine=engine,
+        file=model,
+        values=values,
+        isa=isa,
+        threads=threads,
+        strict=strict,
+        output=output,
+        force=force,
+        progress=screen.progress,
+    )
+    defaults.show_samples_left_out(screen, graph, samples)
+    if not done.results:
         raise UsageError(f"{model}: it has no outputs")
     if as_json:
         screen.json(
             {
                 "file": str(model),
                 "engine": engine,
-                "samples": samples,
-                "outputs": [_result_json(graph, name, a) for name, a in joined[0].items()],
+                "samples": done.samples,
+                "outputs": [_result_json(graph, name, a) for name, a in done.results.items()],
             }
         )
         return
-    grouping = _grouped(graph, grouped(engines[0]) or graph)
-    screen.line(f"{model.name} by {engine}: {plural(samples, unit)}{grouping}", "bold")
-    show_fallbacks(screen, fallback_nodes)
+    over = f"{_count_text(done.samples, samples)}{_grouped(graph, done.computed)}"
+    screen.line(f"{model.name} by {engine}: {over}", "bold")
+    show_fallbacks(screen, done.fallbacks)
     defaults.show(screen, graph, data)
-    _show(screen, graph, joined[0])
+    _show(screen, graph, done.results)
 
 
 def _engine_of_file(model: Path, engine: str, compare: str | None) -> str:
@@ -230,28 +198,35 @@ def _engine_of_file(model: Path, engine: str, compare: str | None) -> str:
     return KERNELS
 
 
-def _check(
-    output: Path | None, engine: str, compare: str | None, values: Sequence[str], force: bool
+def _require_fitting(
+    output: Path | None,
+    compare: str | None,
+    tolerance: float | None,
+    metrics: Sequence[str],
+    values: Sequence[str],
+    *,
+    force: bool,
 ) -> None:
+    """Raises UsageError for options that do not go together, before the model is read."""
     from qir.errors import UsageError
+    from qir.inspect.metrics import metric
 
     claim_files(output, force=force)
-    if output is not None and output.suffix != ".npz":
-        raise UsageError(f"{output}: results are written as .npz")
-    if values and (compare or engine != "reference"):
+    if compare and values:
         raise UsageError("--values needs the reference: other engines keep no values in between")
     if compare and output is not None:
         raise UsageError("--compare writes nothing; leave -o out")
+    if tolerance is not None and not compare:
+        raise UsageError("--tolerance is for two runs: give --compare A,B")
+    if metrics and not compare:
+        raise UsageError("--metric measures two runs: give --compare A,B")
+    for name in metrics:
+        metric(name)
 
 
-def _pair(text: str) -> list[str]:
-    from qir.errors import UsageError
-
-    names = [name.strip() for name in text.split(",")]
-    names = ["reference", *names] if len(names) == 1 else names
-    if len(names) != 2 or not all(names):
-        raise UsageError(f"--compare {text!r}: name two engines, such as cpu,onnxruntime")
-    return names
+def _count_text(count: int, samples: SampleData | None) -> str:
+    """Returns how many samples were run, or how many feeds."""
+    return plural(count, "feed" if samples is not None and samples.feeds else "sample")
 
 
 def _grouped(graph: Graph, computed: Graph) -> str:
@@ -261,17 +236,36 @@ def _grouped(graph: Graph, computed: Graph) -> str:
     return f", grouped as {computed.profile}" if computed.profile else ", grouped"
 
 
-def _fault(
-    graph: Graph, inputs: Tensors, names: Sequence[str], threads: int | None, isa: str | None
-) -> FloatFault | None:
-    """Returns the first float sum on which two engines differ more than its bound allows."""
-    from qir.cli.engines import engine as named_engine
-    from qir.inspect.float_faults import first_fault
+def _comparison_json(comparison: EngineComparison) -> dict[str, object]:
+    fault = comparison.fault
+    return {
+        "engines": list(comparison.engines),
+        "samples": comparison.samples,
+        "outputs": [_row(output, comparison.distances) for output in comparison.outputs],
+        "fault": fault and fault.to_json(),
+    }
 
-    def alone(name: str, one: Graph, feeds: Tensors) -> Tensors:
-        return named_engine(name, one, Path("one.qir"), threads, isa=isa).run(feeds)
 
-    return first_fault(graph, inputs, [partial(alone, name) for name in names])
+def _show_comparison(
+    screen: Screen,
+    graph: Graph,
+    samples: SampleData | None,
+    comparison: EngineComparison,
+    metrics: Sequence[str],
+) -> None:
+    from qir.inspect.metrics import metric
+
+    outputs, computed = comparison.outputs, comparison.computed
+    show_fallbacks(screen, comparison.fallbacks)
+    over = f"{_count_text(comparison.samples, samples)}{_grouped(graph, computed)}"
+    _show_differences(screen, comparison.engines, over, outputs)
+    defaults.show(screen, graph, samples.path if samples is not None else None)
+    if comparison.fault is None:
+        _show_sums(screen, computed, outputs)
+    else:
+        screen.line(comparison.fault.message(comparison.engines), "red")
+    chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
+    show_measurements(screen, chosen_metrics, comparison.distances)
 
 
 def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) -> None:
@@ -283,83 +277,19 @@ def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) 
         screen.line(float_sums_text(sums, "each engine"))
 
 
-def _results_by_name(results: Tensors) -> Iterator[Result]:
-    """Results as they are written: each by its own name."""
-    return ((name, name, array) for name, array in results.items())
-
-
-def _results_by_feed(data: Path | None, parts: Parts) -> Iterator[Result]:
-    """Yields the results of each feed as they are written: of a folder with the name of its
-    file."""
-    from qir.calibration.data import data_files
-
-    if data is None or not data.is_dir():
-        yield from ((name, name, array) for name, arrays in parts.items() for array in arrays)
-        return
-    files = data_files(data)
-    stems = [file.stem for file in files]
-    for index, file in enumerate(files):
-        start = file.stem if stems.count(file.stem) == 1 else file.name
-        for name, arrays in parts.items():
-            if index < len(arrays):  # there may be a limit
-                yield f"{start}/{name}", name, arrays[index]
-
-
-def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
-    """Writes arrays, strings as those of NumPy; raises DataError for what no such array is."""
-    import numpy as np
-
-    from qir.atomic import replacing
-    from qir.errors import DataError
-    from qir.ir.dtype import decode_texts
-
-    arrays = {}
-    for key, name, array in results:
-        kind = _kind(graph, name, array)
-        if kind.startswith("opaque"):
-            raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
-        arrays[key] = storable = _texts(array) if array.dtype == object else array
-        if storable is not array and not (decode_texts(storable) == array).all():
-            raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
-    with replacing(path) as draft, draft.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
-def _texts(array: Tensor) -> Tensor:
-    """Texts as an array of NumPy's; of bytes, where one is bytes that are no text."""
-    import numpy as np
-
-    items = array.reshape(-1).tolist()
-    if not any(isinstance(item, bytes) for item in items):
-        return array.astype(np.str_)
-    encoded = [item if isinstance(item, bytes) else str(item).encode() for item in items]
-    return np.array(encoded, np.bytes_).reshape(array.shape)
-
-
-def _kind(graph: Graph, name: str, array: Tensor) -> str:
-    """Returns what a result holds: its elements' type, or its own where it is no tensor."""
-    from qir.ir.dtype import dtype_of
-
-    value = graph.outputs.get(name) or graph.values.get(name)
-    if value is None:
-        return str(dtype_of(array))
-    kind = value.type.dtype
-    if kind.is_opaque:
-        return str(value.type if array.dtype == object else dtype_of(array))
-    return str(kind if array.dtype == kind.carrier else dtype_of(array))
-
-
 def _row(found: OutputDifference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
     metrics = {name: number(x) for name, x in near.get(found.name, {}).items()}
     return {**found.to_json(), "metrics": metrics}
 
 
 def _result_json(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
+    from qir.workflows.running import kind_of_result
+
     low, high = _finite_range(array)
     return {
         "name": name,
         "shape": list(array.shape),
-        "dtype": _kind(graph, name, array),
+        "dtype": kind_of_result(graph, name, array),
         "low": low,
         "high": high,
     }
@@ -377,6 +307,8 @@ def _finite_range(array: Tensor) -> tuple[float | None, float | None]:
 
 
 def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
+    from qir.workflows.running import kind_of_result
+
     columns = (
         Column("output", fit="fold"),
         Column("shape"),
@@ -390,7 +322,7 @@ def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
         low, high = _finite_range(array)
         first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
         more = "  .." if array.size > FIRST else ""
-        kind = _kind(graph, name, array)
+        kind = kind_of_result(graph, name, array)
         row = (
             name,
             shape(array.shape, kind),

@@ -247,3 +247,11 @@ save_ledger = click.option(
 def all_rules(rules: Sequence[str], floats: Sequence[str]) -> tuple[str, ...]:
     """Returns the rules of both options; a name's blanks match as any character."""
     return (*rules, *(f"name={'?'.join(glob.split())}: float" for glob in floats))
+
+
+def require_whole(feeds: bool, batch: int | None) -> None:
+    """Raises UsageError where complete feeds should be put into batches."""
+    from qir.errors import UsageError
+
+    if feeds and batch is not None:
+        raise UsageError("--feeds takes each file as one run: leave --batch out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,6 @@ from qir.cli.models import open_model
 from qir.cli.screen import Screen, plural
 
 if TYPE_CHECKING:
-    from qir.ir.graph import Graph
-    from qir.ir.node import Node
     from qir.rewrite.patterns.conditions import PassReport
     from qir.rewrite.patterns.mismatch import WhyNot
 
@@ -41,48 +39,21 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
 
     --json prints {file, node, pattern, matches, root, nodes, at, reason, text}.
     """
-    from qir.rewrite.patterns.conditions import ask
-    from qir.rewrite.patterns.library import find_patterns, find_places
-    from qir.rewrite.patterns.mismatch import nearest
+    from qir.workflows import explain_match
 
-    screen = Screen()
-    if places := find_places(pattern):
-        told = ask(places, _find(open_model(model), node))
-        if as_json:
-            screen.json({"file": str(model), "node": node, **_place_json(told[0])})
-        else:
-            _show_places(screen, told)
-        context.exit(0 if told[0].hindrance is None else 1)
-    wanted = find_patterns(pattern)
-    found = nearest(wanted, _find(open_model(model), node))
+    explanation = explain_match(open_model(model), node, pattern)
+    screen, nearest = Screen(), explanation.match
     if as_json:
-        screen.json({"file": str(model), "node": node, **_json(found)})
+        found = _json(nearest) if nearest is not None else _place_json(explanation.reports[0])
+        screen.json({"file": str(model), "node": node, **found})
+    elif nearest is None:
+        _show_places(screen, explanation.reports)
     else:
-        _show(screen, found)
-        if found.match is None and len(wanted) > 1:
-            others = plural(len(wanted) - 1, "other pattern")
+        _show(screen, nearest)
+        if not explanation.matches and explanation.tried > 1:
+            others = plural(explanation.tried - 1, "other pattern")
             screen.line(f"  of {pattern} it came nearest; {others} tried too", "dim")
-    context.exit(0 if found.match is not None else 1)
-
-
-def _find(graph: Graph, path: str) -> Node:
-    """Returns the node that makes a value; raises UsageError where there is none."""
-    from qir.errors import UsageError
-
-    if graph.has(path):
-        return graph[path].node
-    top = graph.name
-    names: list[str] = []
-    for where, body in graph.walk():
-        inside = where.partition("/")[2]
-        for name, value in body.values.items():
-            full = f"{inside}/{name}" if inside else name
-            if path in (full, f"{top}/{full}"):
-                return value.node
-            names.append(full)
-    near = difflib.get_close_matches(path, names, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"no node makes a value {path!r}{hint}")
+    context.exit(0 if explanation.matches else 1)
 
 
 def _json(found: WhyNot) -> dict[str, object]:
@@ -97,21 +68,21 @@ def _json(found: WhyNot) -> dict[str, object]:
     }
 
 
-def _place_json(told: PassReport) -> dict[str, object]:
-    hindrance = told.hindrance
+def _place_json(report: PassReport) -> dict[str, object]:
+    hindrance = report.hindrance
     return {
-        "pattern": told.name,
+        "pattern": report.name,
         "matches": hindrance is None,
-        "root": told.root.name if told.root else None,
-        "nodes": [told.root.name] if told.root and hindrance is None else [],
+        "root": report.root.name if report.root else None,
+        "nodes": [report.root.name] if report.root and hindrance is None else [],
         "at": hindrance.at.name if hindrance else None,
         "reason": hindrance.reason if hindrance else "",
-        "text": str(told.place),
+        "text": str(report.place),
     }
 
 
-def _show_places(screen: Screen, told: list[PassReport]) -> None:
-    for one in told:
+def _show_places(screen: Screen, reports: Sequence[PassReport]) -> None:
+    for one in reports:
         screen.line(str(one), "green" if one.hindrance is None else "yellow")
         screen.line(f"  {one.place}", "dim")
         if one.hindrance is not None and one.hindrance.met > 0:

@@ -119,23 +119,20 @@ def certify(
     """
     require_instruction_set(isa)
     target_isa = isa or best_isa()
-    compared = [
-        each if isinstance(each, Profile) else read_profile_for(graph, each) for each in profiles
-    ]
+    compared = [on_processor(read_profile_for(graph, each), target_isa) for each in profiles]
     if len({each.name for each in compared}) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
-    compared = [on_processor(each, target_isa) for each in compared]
     # A copy carries them, so that it is grouped as on that processor.
     graph = graph.copy()
     for each in compared:
         graph.carry_profile(each, replace=True)
-    names, library = tuple(each.name for each in compared), library_of(graph)
+    names = tuple(each.name for each in compared)
     products, own_layers = layers(graph, names)
     certificates = tuple(
         Certificate(
             sums_of(context, product),
             _ties(context, product, compared, [own.get(place) for own in own_layers], most),
-            saturating_profiles(context.node, product, names, target_isa, library),
+            saturating_profiles(context.node, product, names, target_isa, library_of(graph)),
         )
         for place, (context, product) in products.items()
         if layer is None or context.node.name == layer

@@ -84,9 +84,11 @@ def profile_in(graph: GraphLike, name: str) -> Profile:
     return library_of(graph).find(name)
 
 
-def read_profile_for(graph: GraphLike, text: str) -> Profile:
+def read_profile_for(graph: GraphLike, text: str | Profile) -> Profile:
     """Returns the profile that a user names for a graph, as `read_profile` does; the graph may
     carry it."""
+    if isinstance(text, Profile):
+        return text
     return read_profile(text) if is_profile_file(text) else profile_in(graph, text)
 
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from qir import evaluating, pipeline
 from qir.analysis.decisions import ALREADY_QUANTIZED, Plan, with_float_reasons
 from qir.analysis.masks import MASKED
 from qir.analysis.quantized_regions import quantized_values
 from qir.arguments import checked
-from qir.calibration import Preprocess, Statistics, open_feeds
-from qir.calibration.data import first_batch
-from qir.calibration.runner import input_specs
+from qir.calibration import Statistics, parse_rule
 from qir.errors import DataError, InputError, UsageError
 from qir.inspect.quantization_check import QuantizationCheck
 from qir.inspect.quantization_noise import SAMPLES, QuantizationNoise, quantization_noise
@@ -27,6 +21,7 @@ from qir.inspect.targets import usual_format
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.mixed_precision import Goal, SearchResult, search_recipe
+from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import NOT_A_MATRIX_PRODUCT, NOT_A_PRODUCT
 from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.qir_files import SUFFIX
@@ -35,34 +30,8 @@ from qir.recipe import Recipe
 from qir.requantizing import reopen
 from qir.rewrite.runner.journal import Journal
 from qir.target import target as named_target
-
-Tell = Callable[..., None]
-"""Takes the number of steps done, their total, and perhaps the current op."""
-Progress = Callable[[str], AbstractContextManager[Tell]]
-"""Gives, for the name of a stage, what the stage reports its steps to."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleData:
-    """Sample data in a file or a folder, and how they are read."""
-
-    path: Path
-    labels: str | Path | None = None
-    limit: int | None = None
-    """Only so many samples are read."""
-    batch: int | None = None
-    feeds: bool = False
-    """Whether each file holds the complete inputs of one run."""
-    preprocess: Preprocess | str | Path | None = None
-
-    def first(self, graph: Graph, most: int) -> Mapping[str, NDArray[np.generic]] | None:
-        """Returns the first samples as inputs of one run; None where they fill no batch."""
-        inputs = input_specs(graph)
-        if self.feeds:
-            return next(iter(open_feeds(self.path, inputs, limit=1)), None)
-        return first_batch(
-            self.path, inputs, most, batch=self.batch, limit=self.limit, preprocess=self.preprocess
-        )
+from qir.workflows.inputs import SampleData, require_inputs, sizes_in
+from qir.workflows.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +72,6 @@ class QuantizedModel:
     check: QuantizationCheck | None
 
 
-@contextmanager
-def _silent(stage: str) -> Iterator[Tell]:
-    yield lambda *done: None
-
-
 @checked
 def quantize_model(
     graph: Graph,
@@ -115,7 +79,7 @@ def quantize_model(
     recipe: Recipe | None = None,
     *,
     data: SampleData | None = None,
-    statistics: Statistics | None = None,
+    statistics: Statistics | str | Path | None = None,
     dynamic: bool = False,
     weights: str | None = None,
     goal: Goal | None = None,
@@ -126,7 +90,7 @@ def quantize_model(
     sizes: Mapping[str, int] | None = None,
     name: str = "",
     threads: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     ledger: Ledger | None = None,
     journal: Journal | None = None,
     lossy: bool = False,
@@ -135,16 +99,32 @@ def quantize_model(
     """Calibrates on the data unless statistics are given, quantizes as `qir.quantize` does, writes
     the model, and measures it.
 
-    A `goal` is searched for on the data, and the recipe that reaches it is written as well. With
-    `check` both models are run on those samples. An interrupted run leaves statistics and trials
-    next to the output; the same call continues from them. `name` is what errors call the model.
+    `statistics` may be a file of `qir calibrate`. A `goal` is searched for on the data, and the
+    recipe that reaches it is written as well. With `check` both models are run on those samples.
+    An interrupted run leaves statistics and trials next to the output; the same call continues from
+    them. `sizes` count the work of ops of open size; by default those of the data. `name` is what
+    errors call the model.
 
-    Raises UsageError where nothing of the model can become integer.
+    Raises UsageError where nothing of the model can become integer, or the recipe does not go with
+    the rest; DataError for data and labels that do not fit.
     """
+    recipe = recipe or Recipe()
+    require_recipe(recipe, data=data is not None, dynamic=dynamic, weights=weights)
+    if isinstance(statistics, str | Path):
+        statistics = _finished(Path(statistics))
+    # What can be refused is refused here, before calibration takes its time.
+    if goal is not None and data is not None:
+        data.require_labels(graph)
+    if check is not None:
+        check.require_labels(graph)
+    if data is not None and statistics is None:
+        require_inputs(data.path, graph)
+    if sizes is None:
+        sizes = sizes_in(data.path if data is not None else None, graph)
     work = _Work(
         graph,
         Path(output),
-        recipe or Recipe(),
+        recipe,
         data,
         ledger if ledger is not None else Ledger(),
         name or graph.name,
@@ -249,7 +229,7 @@ class _Work:
         """Returns the statistics given, those of the data, or the ranges of a quantized model."""
         if statistics is None and self.data is None:
             if not quantized_values(self.graph):
-                raise UsageError(f"{self.name}: give samples, or statistics of calibrating")
+                raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
             # A quantized model states its ranges in its types, so no data are needed to quantize it
             # anew.
             again = reopen(self.graph, self.recipe, self.ledger)
@@ -316,8 +296,7 @@ class _Work:
     def quantized(self, statistics: Statistics, journal: Journal | None) -> Graph:
         """Quantizes by the recipe."""
         recipe, samples = self.recipe, None
-        needy = any(name in ON_SAMPLES for name in known_corrections(recipe.corrections))
-        if needy and self.data is not None:
+        if needs_samples(recipe) and self.data is not None:
             samples = self.data.first(self.graph, MAX_SAMPLES)
         return pipeline.quantize(
             self.graph,
@@ -369,6 +348,43 @@ class _Work:
             self.files.trials.unlink(missing_ok=True)
         if self.calibrates:
             self.files.statistics.unlink(missing_ok=True)
+
+
+def require_recipe(
+    recipe: Recipe, *, data: bool, dynamic: bool = False, weights: str | None = None
+) -> None:
+    """Raises UsageError for a recipe that is none, or lacks the samples that it needs."""
+    parse_rule(recipe.range_rule)
+    known_scales(recipe.scales)
+    on_samples = _corrections_on_samples(recipe)
+    if dynamic or weights is not None:
+        if recipe.scales != "profile":
+            raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
+        if recipe.float_type:
+            raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
+        if recipe.corrections != "default":
+            raise UsageError("--corrections needs samples, which show the error of rounding")
+    elif on_samples and not data:
+        raise UsageError(
+            f"--corrections {on_samples[0]} needs samples besides --stats: give --data"
+        )
+
+
+def needs_samples(recipe: Recipe) -> bool:
+    """Returns whether a correction of a recipe needs samples as well as statistics."""
+    return bool(_corrections_on_samples(recipe))
+
+
+def _corrections_on_samples(recipe: Recipe) -> list[str]:
+    return [name for name in known_corrections(recipe.corrections) if name in ON_SAMPLES]
+
+
+def _finished(file: Path) -> Statistics:
+    """Reads statistics; raises UsageError for those of an interrupted run."""
+    statistics = Statistics.load(file)
+    if statistics.unfinished:
+        raise UsageError(f"{file} is unfinished; qir calibrate --resume continues it")
+    return statistics
 
 
 def _left(part: Path) -> Statistics | None:

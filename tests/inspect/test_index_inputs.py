@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from qir.analysis.index_inputs import index_limit, is_mask
-from qir.cli.engines import random_inputs
 from qir.ir.text import parse
 from qir.pipeline import run
+from qir.workflows.inputs import random_inputs
 
 IDS = """
 graph main as native {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from qir.errors import PassError
+from qir.errors import ArgumentError, PassError
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -22,7 +22,7 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.matching import matches
 from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, maybe, near, pattern, repeated
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite, rewrite
-from qir.rewrite.runner.filter import asking
+from qir.rewrite.runner.filter import asking, may
 from tests.rewrite.graphs import GELU, graph, residual
 
 
@@ -398,3 +398,39 @@ def test_optional_slots_and_lists_survive_a_rewrite() -> None:
 
     assert once(work, Rewrite(wanted, product)) == 1
     assert ops(work) == ["matmul"]
+
+
+def test_arguments_of_a_rewrite_in_another_order_are_refused() -> None:
+    pattern, replace = RELU_TWICE.pattern, RELU_TWICE.replace
+    for wrong in (("twice", pattern, replace), (replace, pattern)):
+        with pytest.raises(ArgumentError, match="takes a Pattern first, then its replacement"):
+            Rewrite(*wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="argument replace is a str; it takes a function"):
+        Rewrite(pattern, "relu")  # type: ignore[arg-type]
+
+
+def test_a_filter_is_of_one_graph_and_an_argument_of_the_runner() -> None:
+    text = "%a = relu(%x)\n%b = relu(%a)\n%c = relu(%b)\noutput(y=%c)"
+    one, other = graph(text), graph(text)
+    asked: list[str] = []
+
+    def allow(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+        asked.append(nodes[0].name)
+        return False
+
+    assert ops(run_passes(one, [Twice()], Ledger(), allow=allow)) == ["relu"] * 3
+    assert asked
+    with asking(one, allow):
+        assert once(other, RELU_TWICE) == 2
+        assert once(one.copy(), RELU_TWICE) == 2
+        assert once(one, RELU_TWICE) == 0
+        assert not may("test", "touch", one["a"].node)
+        assert may("test", "touch", other["c"].node)
+    assert may("test", "touch", one["a"].node)
+    assert one["a"].node.graph is one
+
+
+@dataclass(frozen=True)
+class Twice(PatternPass):
+    name = "twice"
+    rewrites = (RELU_TWICE,)

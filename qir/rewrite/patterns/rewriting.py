@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, TypeAlias
 
-from qir.errors import PassError, QirError
+from qir.errors import ArgumentError, PassError, QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import TensorType
@@ -55,6 +55,21 @@ class Rewrite:
     says: str = ""
     """What the ledger says happened; it may name `{nodes}`, the ops that matched."""
     named: str = ""
+
+    def __post_init__(self) -> None:
+        # A wrong order of arguments would show only where the pass runs, as an AttributeError.
+        if not isinstance(self.pattern, Pattern):
+            kind = type(self.pattern).__name__
+            raise ArgumentError(
+                f"Rewrite: argument pattern is a {kind}; it takes a Pattern first, then its "
+                "replacement, and its own name as named="
+            )
+        if not callable(self.replace):
+            kind = type(self.replace).__name__
+            raise ArgumentError(
+                f"Rewrite: argument replace is a {kind}; it takes a function of the graph and the "
+                "match, or what @replacement makes of one"
+            )
 
     @property
     def name(self) -> str:

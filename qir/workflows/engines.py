@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qir import pipeline
+from qir.analysis.kernel_groups import is_float
 from qir.errors import Refused, UsageError
-from qir.ir.dtype import STRING, box_object
-
-if TYPE_CHECKING:
-    from qir.calibration import InputSpec
-    from qir.cli.screen import Screen
-    from qir.ir.graph import Graph
-    from qir.ledger import Ledger
-    from qir.target import Executable
+from qir.ir.dtype import box_object
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.passes.forms.group import Group
+from qir.rewrite import run_passes
+from qir.target import Executable
+from qir.target import target as named
 
 Tensor: TypeAlias = "NDArray[np.generic]"
 Tensors: TypeAlias = "Mapping[str, Tensor]"
 
 REFERENCE = "reference"
 PLAIN = "plain"
+
+
+def is_reference(name: str) -> bool:
+    """Returns whether an engine is the reference, which alone keeps values in between."""
+    return name == REFERENCE
 
 
 @runtime_checkable
@@ -72,9 +78,6 @@ def engine(
     whose rules count, are for the reference. Raises UsageError for a name that is none, Refused and
     InputError for a model that it does not take, which is named.
     """
-    from qir import pipeline
-    from qir.target import target as named
-
     if name == REFERENCE:
         wanted = tuple(dict.fromkeys(values)) or None
         return Engine(
@@ -128,8 +131,6 @@ _RUNTIME, _KERNELS, _DEFINITION = range(3)
 
 def _creation_order(name: str) -> int:
     """When an engine is made: each after those that decide how the graph is grouped."""
-    from qir.target import target as named
-
     if name == REFERENCE:
         return _DEFINITION
     return _RUNTIME if isinstance(named(name.partition(":")[0]), FileEngine) else _KERNELS
@@ -149,11 +150,7 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
 
     The same graph where nothing is grouped, as in a float one.
     """
-    from qir.analysis.kernel_groups import is_float
     from qir.ledger import Ledger
-    from qir.passes.forms.group import Group
-    from qir.rewrite import run_passes
-    from qir.target import target as named
 
     base, colon, _ = made.name.partition(":")
     if isinstance(made.executable, Grouping):
@@ -179,61 +176,6 @@ def _boxed_results(
     }
 
 
-def input_specs(graph: Graph) -> dict[str, InputSpec]:
-    """Returns what the inputs take, as data sources want to know it."""
-    from qir.calibration import runner
-
-    return runner.input_specs(graph)
-
-
-def random_inputs(
-    graph: Graph, seed: int, batch: int, sizes: Mapping[str, int]
-) -> dict[str, Tensor]:
-    """Inputs drawn by a seed: normal floats, indices of entries that there are, 0 or 1 in masks,
-    and other integers over all their range.
-
-    Raises UsageError where a size is neither known nor given.
-    """
-    from qir.analysis.index_inputs import index_limit, is_mask
-    from qir.ir import dims
-
-    random = np.random.default_rng(seed)
-    first = {n: batch for v in graph.inputs for n in dims.names(v.type.shape[:1])}
-    values = {**first, **sizes}
-    out: dict[str, Tensor] = {}
-    for value in graph.inputs:
-        if value.type.dtype.is_optional:
-            continue
-        bound = [dims.bind(dim, values) for dim in value.type.shape]
-        # A first size that nobody names is taken for the batch.
-        if bound and bound[0] is None:
-            bound[0] = batch
-        shape = dims.known_shape(tuple(bound))
-        if shape is None:
-            raise UsageError(
-                f"input {value.name} is {value.type}: give its sizes, such as --size H=224,"
-                " or --data"
-            )
-        kind = value.type.dtype
-        if kind.is_float:
-            out[value.name] = random.standard_normal(shape, np.float32).astype(kind.carrier)
-        elif kind.is_integer:
-            low, high = kind.bounds
-            limit = index_limit(value)
-            if limit is not None:
-                low, high = 0, min(high, max(limit, 1) - 1)
-            elif kind.bits >= 32 and is_mask(value):
-                low, high = 0, 1
-            integers = random.integers(
-                max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True
-            )
-            out[value.name] = integers.astype(kind.carrier)
-        else:
-            bits = random.integers(0, 2, shape)
-            out[value.name] = (bits.astype(str) if kind == STRING else bits).astype(kind.carrier)
-    return out
-
-
 def fallbacks(engines: Sequence[Engine]) -> list[dict[str, str]]:
     """Returns the nodes that the reference computes inside of compiled programs, and why, as last
     run."""
@@ -251,11 +193,3 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
         message = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
         raise Refused(f"{path}: {message}{others}; leave --strict out to run it so")
-
-
-def show_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:
-    """Says once which nodes the reference computes, if there are any."""
-    if found:
-        text = ", ".join(f["node"] for f in found[:4]) + (" .." if len(found) > 4 else "")
-        count = f"{len(found)} node{'s' if len(found) > 1 else ''}"
-        screen.line(f"  {count} run by the reference: {text}", "yellow")
