@@ -33,7 +33,6 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
 from qir.profiles import Profile, carry_profile, is_profile_file, profile_in, read_profile
 from qir.profiles.conditions import conditions
-from qir.profiles.library import is_profile_file
 from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import FLOAT_STORAGE
 from qir.profiles.profile import GroupEntry as GroupEntry
