@@ -176,7 +176,7 @@ def test_tensorflows_ranges_as_quantize_v2_gives_them_out(
 
 
 @pytest.mark.parametrize("name", ["tf-2.21.core", "onednn.u8"])
-def test_unsigned_codes_that_count_from_zero_need_something_above_it(name: str) -> None:
+def test_unsigned_integers_that_count_from_zero_need_something_above_it(name: str) -> None:
     rule = rule_of(name, "u8")
     with pytest.raises(ProfileError, match="holds nothing above zero"):
         choose(-2.0, 0.0, U8, rule, symmetric=True)

@@ -154,7 +154,7 @@ STEPS: dict[str, dict[str, Attr]] = {
 
 
 @pytest.mark.parametrize("mode", list(STEPS))
-def test_the_nearest_codes_lie_where_torch_takes_them(mode: str) -> None:
+def test_the_nearest_integers_lie_where_torch_takes_them(mode: str) -> None:
     """Torch multiplies by one over the scale, and by old size over new: other places than those of
     a quotient."""
     apart = 0

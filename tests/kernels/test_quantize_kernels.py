@@ -68,7 +68,7 @@ def random_floats(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("round", ROUNDS)
-def test_codes_are_rounded_and_held_in_their_bounds(isa: str, round: str) -> None:
+def test_integers_are_rounded_and_held_in_their_bounds(isa: str, round: str) -> None:
     rng = np.random.default_rng(1)
     for inner in SIZES:
         for run in (1, 32, inner):
@@ -247,7 +247,7 @@ def test_the_entry_of_a_table_is_that_of_the_steps_passed(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", REALS)
-def test_reals_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floating]) -> None:
+def test_floats_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floating]) -> None:
     rng = np.random.default_rng(4)
     for carrier in ("u1", "i1", "u2", "i2", "u4", "i4"):
         for inner in SIZES:
@@ -347,7 +347,7 @@ def test_every_width_is_packed_and_unpacked(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "itemsize"), [(1, 1), (4, 1), (7, 1), (12, 2), (24, 4), (40, 8)])
-def test_codes_that_have_more_bits_are_told(bits: int, itemsize: int) -> None:
+def test_integers_that_have_more_bits_are_told(bits: int, itemsize: int) -> None:
     for signed in (False, True):
         least, most = (
             (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)

@@ -33,7 +33,7 @@ def test_it_is_found(engine: str, change: Callable[[Profile], Profile]) -> None:
         memory.agrees(engine)
 
 
-def test_views_that_leave_codes_behind_are_found() -> None:
+def test_views_that_leave_integers_behind_are_found() -> None:
     with override_profile(still(profile(named("fbgemm")))), pytest.raises(AssertionError):
         groups.test_views_without_codes_of_their_own_are_views_of_codes("fbgemm")
 

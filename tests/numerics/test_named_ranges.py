@@ -107,7 +107,7 @@ def test_every_named_rule_has_its_formula_here() -> None:
     assert PRINTED.keys() == NAMED_RULES.keys()
 
 
-def test_signed_codes_of_fbgemm_are_about_zero() -> None:
+def test_signed_integers_of_fbgemm_are_about_zero() -> None:
     low, high = ranges(4, positive=False)
     found, zeros = choose(low, high, dtype("i8"), NAMED_RULES["fbgemm.symmetric"], symmetric=True)
     scale, zero = halves(low, high, middle=0)

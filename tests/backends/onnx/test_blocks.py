@@ -100,7 +100,7 @@ def test_what_block_size_says_needs_no_function(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("storage", ["f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"])
 @pytest.mark.parametrize("name", ["rows in two, columns alike", "columns in two, rows alike"])
-def test_blocks_of_float_codes_come_back(name: str, storage: str, tmp_path: Path) -> None:
+def test_blocks_of_float_integers_come_back(name: str, storage: str, tmp_path: Path) -> None:
     """Cast makes them, beyond both ends too; it rounds to even alone."""
     for target in ("onnxruntime", "onnx"):
         written(FORMS[name], storage, "", target, tmp_path / "m.onnx", FAR)

@@ -270,7 +270,7 @@ does."""
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_codes_that_share_a_scale_are_written_in_blocks_that_the_kernel_takes(
+def test_integers_that_share_a_scale_are_written_in_blocks_that_the_kernel_takes(
     case: Case, tmp_path: Path
 ) -> None:
     feeds = data(case)

@@ -162,7 +162,7 @@ def test_data_stay_real_before_an_activation_that_is_read_once(case: Case, tmp_p
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
-def test_before_codes_of_16_bits_that_nothing_cuts_the_version_decides(
+def test_before_integers_of_16_bits_that_nothing_cuts_the_version_decides(
     case: Case, tmp_path: Path
 ) -> None:
     turned = case.rank == 3 and case.bias

@@ -161,7 +161,7 @@ def test_what_gives_nothing_below_zero_has_ties_and_one_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_data_that_become_codes_lie_on_ties_too(name: str) -> None:
+def test_data_that_become_integers_lie_on_ties_too(name: str) -> None:
     ties = total = 0
     for case in SUITES[name]():
         data = next(iter(case.operands.values())).data

@@ -152,7 +152,7 @@ def test_many_bits(tmp_path: Path, bits: int, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "HALF_DOWN"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
-def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None:
+def test_zero_points_between_integers(tmp_path: Path, mode: str, bits: int) -> None:
     """Integers too: the zero point is real, one or one a channel, beside scales of any kind."""
     rng = np.random.default_rng(bits)
     for signed, narrow, size in ((0, 0, ()), (1, 1, (5, 1)), (0, 1, (4, 1, 1)), (1, 0, (5, 1))):
