@@ -58,6 +58,7 @@ ALLOWED = {
     "e8m0": "the common start of two values of a profile field",
     "clashing": "a word that `qir plugins` prints",
     "qdq": "a form of random graphs",
+    "coded": "a step of lineages, which files hold",
     "basis": "a field of ledger entries",
     "add_edge": "networkx.MultiDiGraph.add_edge",
     "raw_data": "a field of ONNX's TensorProto",

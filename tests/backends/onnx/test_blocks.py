@@ -19,7 +19,7 @@ from qir import pipeline
 from qir.errors import Refused
 from qir.ir import text
 
-Reals: TypeAlias = "NDArray[np.float32]"
+Floats: TypeAlias = "NDArray[np.float32]"
 X = np.random.default_rng(5).normal(0, 2, (8, 4)).astype(np.float32)
 X[:2, 0] = 0.12, -0.36  # ties of the first scale
 FAR = X.copy()
@@ -43,7 +43,7 @@ STANDARD = {
 
 
 def written(
-    form: tuple[str, str], storage: str, rounding: str, target: str, path: Path, x: Reals = X
+    form: tuple[str, str], storage: str, rounding: str, target: str, path: Path, x: Floats = X
 ) -> None:
     """Writes and tries x, quantized and dequantized; the reference says what it should be."""
     grain, numbers = form
