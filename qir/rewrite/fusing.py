@@ -137,6 +137,8 @@ class Fusing(Pass):
         fusible, epilogue = self.fusible_ops(graph), self.epilogue_ops(graph)
         fuses_adds = self.fuses_adds(graph)
         ends = [n for n in graph if n.op == "quantize"]
+        # Products come after the quantizes: one inside a chain that is rounded belongs to that
+        # chain.
         ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
             # An earlier chain may have taken this node in.
@@ -362,6 +364,7 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
         slot: _bias_as_computed(graph, match, slot, value, kernel_profile)
         for slot, value in match.operands.items()
     }
+    # The kernel computes in float, so its bias is the float operand, not the integers before it.
     if match.has_float_data:
         bias = spec(anchor.op).traits.bias
         operands |= {slot: value for slot, value in anchor.operands.items() if slot == bias}
@@ -384,6 +387,7 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
     for slot, value in anchor.operands.items():
         if value.node.op == "dequantize":
             graph.set_slot_origins(node, slot, value.node.origins)
+    # The dequantizes of summands go away; their origins stay as those of the kernel's slots.
     for i in match.summands:
         flow = _flow_operand(match.ops[i])
         other = match.ops[i].operands["b" if flow == "a" else "a"]
