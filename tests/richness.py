@@ -26,7 +26,7 @@ from qir.reference.products import is_affine, mapping_of
 from qir.reference.table import compute, compute_all
 
 Array = NDArray[np.generic]
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Rich = list[int]
 """Results rounded; of these on a tie, beyond the low end, the high end; with an odd zero point,
 with one that is not 0, with scales whose ratio is no power of two, with the map of every operand
@@ -158,7 +158,7 @@ def _float_operands(resolved: Resolved) -> dict[str, Array]:
     return floats
 
 
-def _unit(types: Mapping[str, TensorType]) -> Reals:
+def _unit(types: Mapping[str, TensorType]) -> Floats:
     """What a step of a sum of products means."""
     unit = np.ones((), np.float64)
     for slot in ("x", "w"):
@@ -168,7 +168,7 @@ def _unit(types: Mapping[str, TensorType]) -> Reals:
     return unit
 
 
-def _meant(quantized: Array, quant: QuantType) -> Reals:
+def _meant(quantized: Array, quant: QuantType) -> Floats:
     numbers = mapping_of(quant).over(quantized.shape)
     if quant.storage.is_float:
         # Float storage has no steps: the caller takes the error as "not known here".
@@ -177,7 +177,7 @@ def _meant(quantized: Array, quant: QuantType) -> Reals:
     return np.asarray(steps * np.asarray(numbers.scale, np.float64) + _offset(numbers.plus))
 
 
-def _offset(plus: Array | None) -> Reals:
+def _offset(plus: Array | None) -> Floats:
     return np.asarray(0.0 if plus is None else plus, np.float64)
 
 
@@ -244,12 +244,12 @@ def _renamed(resolved: Resolved, quant: QuantType) -> bool:
     return abs(ratio - 1) <= NEAR and bool(np.all(result_map.zero == zero))
 
 
-def _mantissas(quant: QuantType) -> Reals:
+def _mantissas(quant: QuantType) -> Floats:
     """Scales without their powers of two."""
     return np.asarray(np.frexp(np.asarray(mapping_of(quant).scale, np.float64))[0]).reshape(-1)
 
 
-def _skew(op: str, operands: Sequence[Reals], result: Reals) -> bool:
+def _skew(op: str, operands: Sequence[Floats], result: Floats) -> bool:
     """Whether what an op multiplies with is no power of two."""
     if op in FACTORS:
         ratios = [math.prod(np.max(m) for m in operands) / np.max(result)]

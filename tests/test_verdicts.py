@@ -155,7 +155,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("body", "reason"), WRONG, ids=[reason for _, reason in WRONG])
-def test_codes_that_the_table_has_not_are_refused_with_the_reason(
+def test_integers_that_the_table_has_not_are_refused_with_the_reason(
     table: Capability, body: str, reason: str
 ) -> None:
     (verdict,) = verdicts(table, graph_of(body))
@@ -270,7 +270,7 @@ def test_ops_in_bodies_and_ops_that_nobody_knows_have_verdicts_too(table: Capabi
     }
 
 
-def test_parts_that_nobody_reads_need_no_codes() -> None:
+def test_parts_that_nobody_reads_need_no_integers() -> None:
     u8 = "!quant.uniform<u8:f32, 0.5:3>"
     text = (
         f"graph main {{\n%x = input() : 2x4x{u8}\n%r = dequantize(%x) : 2x4xf32\n"

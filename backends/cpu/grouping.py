@@ -58,7 +58,7 @@ class _FuseProducts(FuseQdq):
     """Fuses matrix products and convolutions alone."""
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        return match.head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D and super().allows(
+        return match.anchor.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D and super().allows(
             match, graph
         )
 

@@ -10,13 +10,13 @@ from qir.rewrite.fusing import ChainMatch
 
 
 def _has_one_shape(match: ChainMatch) -> bool:
-    return len({value.type.shape for value in match.codes.values()}) == 1
+    return len({value.type.shape for value in match.operands.values()}) == 1
 
 
 def _has_same_sign(match: ChainMatch) -> bool:
     # MXNet gives u8 only where no operand is signed.
     has_signed_operand = any(
-        v.type.quant is not None and v.type.dtype == I8 for v in match.codes.values()
+        v.type.quant is not None and v.type.dtype == I8 for v in match.operands.values()
     )
     return match.result is not None and (match.result.storage == I8) == has_signed_operand
 

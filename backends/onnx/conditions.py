@@ -32,7 +32,7 @@ def _has_quantizable_bias(match: ChainMatch) -> bool:
     if bias.type.quant is not None:
         return bias.type.quant.storage == I32
     # `codes` are the operands of the chain's kernel, quantized, by slot.
-    quant = match.codes[spec(match.head.op).traits.weight or ""].type.quant
+    quant = match.operands[spec(match.anchor.op).traits.weight or ""].type.quant
     if bias.constant is None or bias.type.rank != 1 or quant is None:
         return False
     # The optimizer quantizes a bias with one scale per result channel, or one for all.
@@ -47,14 +47,14 @@ def _has_int32_bias(match: ChainMatch) -> bool:
 
 def _has_matching_signs(match: ChainMatch) -> bool:
     """Signed data have signed weights: there are kernels of U8U8, U8S8 and S8S8 only."""
-    traits = spec(match.head.op).traits
-    x, w = (match.codes[s].type.quant for s in (traits.data, traits.weight or ""))
+    traits = spec(match.anchor.op).traits
+    x, w = (match.operands[s].type.quant for s in (traits.data, traits.weight or ""))
     return x is None or w is None or x.storage.kind != "int" or w.storage.kind == "int"
 
 
 def _has_scales_of_one_matrix(match: ChainMatch) -> bool:
     """Several scales of a MatMul's constant weights are those of the columns of one matrix."""
-    weight = match.codes.get("b")
+    weight = match.operands.get("b")
     quant = weight.type.quant if weight is not None else None
     if weight is None or quant is None or quant.granularity is None:
         return True
@@ -64,7 +64,7 @@ def _has_scales_of_one_matrix(match: ChainMatch) -> bool:
 
 def _has_unit_gain(match: ChainMatch) -> bool:
     """A Gemm with a bias has alpha = beta = 1."""
-    attrs = match.head.attrs
+    attrs = match.anchor.attrs
     return match.bias is None or (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) == (1.0, 1.0)
 
 

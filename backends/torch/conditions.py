@@ -11,13 +11,13 @@ from qir.rewrite.fusing import ChainMatch
 
 def _has_per_tensor_weights(match: ChainMatch) -> bool:
     """The weights have one scale."""
-    quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
+    quant = match.operands[spec(match.anchor.op).traits.weight or "w"].type.quant
     return quant is None or quant.granularity is None
 
 
 def _is_bilinear(match: ChainMatch) -> bool:
     """The resize is what aten::upsample_bilinear2d computes."""
-    attrs, x, y = match.head.attrs, match.head.operands["x"].type, match.head.result.type
+    attrs, x, y = match.anchor.attrs, match.anchor.operands["x"].type, match.anchor.result.type
     # Without axes, the resized ones are those whose sizes differ.
     axes = attrs["axes"] or [i for i, size in enumerate(x.shape) if size != y.shape[i]]
     mode_attrs = (attrs["mode"], attrs["antialias"], attrs["policy"])

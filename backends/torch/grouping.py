@@ -56,7 +56,7 @@ class KernelGroups(Group):
         Otherwise layout inference would take them for kernels on integers.
         """
         # Ops whose kernels the table lacks are float in the files, so they must not be grouped.
-        anchors, count = {group.chain[0] for group in self.named(graph).groups}, 0
+        anchors, count = {group.chain[0] for group in self.kernel_profile(graph).groups}, 0
         for node in list(graph):
             has_kernel = node.op in self.table.ops and not self.table.float_reason(node)
             if has_kernel or node.stages or node.op not in anchors - CONVERSION_OPS:
@@ -74,14 +74,14 @@ class KernelGroups(Group):
         entry = self.table.ops.get(ops[0])
         if entry is None or (len(ops) > 1 and not self.table.chain(ops)):
             return False
-        if match.result is None or self.table.float_reason(match.head):
+        if match.result is None or self.table.float_reason(match.anchor):
             return False
         if not any(
             _fits_fixed_parameters(scheme, match.result) for scheme in entry.slots.get(RESULT, ())
         ):
             return False
         weight = spec(ops[0]).traits.weight
-        held = match.codes.get(weight or "")
+        held = match.operands.get(weight or "")
         quant = held.type.quant if held is not None else None
         if quant is None:
             return True

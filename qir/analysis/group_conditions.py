@@ -23,7 +23,7 @@ from qir.rewrite.fusing import (
 def has_zero_point(match: ChainMatch, rules: Profile) -> bool:
     """Returns whether quantized values have a zero point in a profile whose runtime has none."""
     rule = rules.resolve(choose_query("u8"))
-    types = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
+    types = [v.type.quant for slot, v in match.operands.items() if v is not match.bias]
     known = [q for q in (*types, match.result) if q is not None and not q.dynamic]
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
@@ -32,7 +32,7 @@ def is_bias_in_accumulator_unit(match: ChainMatch, storages: Collection[DType]) 
     """Returns whether the bias is float and constant, or has about the accumulator's scale."""
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
-    wanted = accumulator_scale(match.head, match.codes)
+    wanted = accumulator_scale(match.anchor, match.operands)
     if match.bias.type.quant.storage not in storages or wanted is None:
         return False
     off = np.abs(match.bias.type.quant.scales().astype(np.float64) - wanted)
@@ -40,26 +40,30 @@ def is_bias_in_accumulator_unit(match: ChainMatch, storages: Collection[DType]) 
 
 
 def _keeps_parameters(match: ChainMatch) -> bool:
-    first = next(iter(match.codes.values())).type.quant
+    first = next(iter(match.operands.values())).type.quant
     return first is not None and match.result is not None and first.has_same_mapping(match.result)
 
 
 def _has_ranges_of_operands(match: ChainMatch) -> bool:
-    return has_declared_ranges(match.result, (value.type.quant for value in match.codes.values()))
+    return has_declared_ranges(
+        match.result, (value.type.quant for value in match.operands.values())
+    )
 
 
 def _same_storage(match: ChainMatch) -> bool:
-    parameters = {spec(match.head.op).traits.bias}
-    if match.head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
-        parameters.add(spec(match.head.op).traits.weight)
+    parameters = {spec(match.anchor.op).traits.bias}
+    if match.anchor.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
+        parameters.add(spec(match.anchor.op).traits.weight)
     kinds = {
-        v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters
+        v.type.quant.storage
+        for s, v in match.operands.items()
+        if v.type.quant and s not in parameters
     }
     return len(kinds | ({match.result.storage} if match.result else set())) == 1
 
 
 def _has_quantized_operands(match: ChainMatch) -> bool:
-    return all(v.type.quant is not None for v in match.codes.values())
+    return all(v.type.quant is not None for v in match.operands.values())
 
 
 SHARED: Mapping[str, GroupCondition] = {

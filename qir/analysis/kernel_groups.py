@@ -221,7 +221,7 @@ class _KernelFinder:
     def _unmet_condition(self, entry: GroupEntry, op: str, match: ChainMatch) -> str:
         """Returns the first unmet condition of a group entry that needs no quantized types."""
         # The attributes of a gemm are not those of the `linear` that the entry speaks of.
-        attrs = {} if op != match.head.op else match.head.attrs
+        attrs = {} if op != match.anchor.op else match.anchor.attrs
         for name, value in entry.when.attrs.items():
             if name not in attrs or not same(attrs[name], value):
                 return f"{name} is not {value!r}"

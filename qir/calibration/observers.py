@@ -311,6 +311,7 @@ class RangeRule:
 
 
 def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    # Adding 0 turns -0 into +0.
     return np.asarray(end, np.float32) + np.float32(0)
 
 

@@ -169,6 +169,7 @@ def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Ran
         folded = np.zeros(size)
         folded[:above] += line[below:]
         folded[:below] += line[:below][::-1]
+        # A folded bin holds values of both signs, for which each sign has half of the levels.
         line, below, above, levels = folded, 0, size, max(1, levels // 2)
     if not line.any() or line.size <= levels:
         return minmax(summary)
@@ -258,6 +259,8 @@ def bin_midpoints(summary: Summary) -> tuple[Doubles, Doubles]:
     edges = np.clip(summary.edges, summary.low, summary.high)
     counts = summary.bins.astype(np.float64)
     if summary.zeros:
+        # Every range holds zero exactly: counted at the middle of their bin, zeros would have an
+        # error.
         counts[int(np.searchsorted(summary.edges, 0.0, side="right")) - 1] -= summary.zeros
     values = np.append((edges[:-1] + edges[1:]) / 2, 0.0)
     counts = np.append(counts, float(summary.zeros))

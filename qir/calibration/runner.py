@@ -65,6 +65,8 @@ class GraphProgram:
         for group in channel_groups(self.graph):
             for value in stored_values(group):
                 axes.setdefault(value.lineage.tensor, group.axis)
+        # Several values may stand for one tensor, with their channels along other axes: they are
+        # left out.
         by_channel = [Key(tensor, axis) for tensor, axis in axes.items() if tensors[tensor] == 1]
         return [*(Key(tensor, None) for tensor in tensors), *by_channel]
 

@@ -113,6 +113,7 @@ class Statistics(Mapping[Key, Summary]):
         collected = Batch()
         yield collected
         with self._lock:
+            # Asked again, since another thread may have included the same batch while this one ran.
             self._require_new([batch])
             self._require_mergeable(collected.summaries)
             arrival = self._done[batch] = len(self._done)

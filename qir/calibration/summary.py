@@ -307,6 +307,7 @@ def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
     rows = np.add.reduce(parts, axis=2, dtype=np.float64)
     fractions, exponents = np.frexp(np.add.reduce(rows, axis=0))
     whole = np.ldexp(fractions, DOUBLE_BITS).astype(np.int64).tolist()
+    # Bits that are shifted out are zeros: sums of float32 are multiples of 2**-149, rounded or not.
     shifts = (exponents + (SUM_BITS - DOUBLE_BITS)).tolist()
     return tuple(
         number << by if by >= 0 else number >> -by for number, by in zip(whole, shifts, strict=True)

@@ -13,7 +13,9 @@ from qir import registry
 from qir.errors import DataError, PluginError, UsageError
 
 KIND = "qir.metrics"
-Reals: TypeAlias = NDArray[np.float64]
+Float64Array: TypeAlias = NDArray[np.float64]
+Reals: TypeAlias = Float64Array
+"""The old name of `Float64Array`; plugins may import it."""
 
 
 class Metric(ABC):
@@ -31,10 +33,10 @@ class Metric(ABC):
     """Whether `wanted` may be labels: whole numbers, with one axis fewer than the scores."""
 
     @abstractmethod
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         """How near `given` is to `wanted`; both hold at least one number, and no NaN."""
 
-    def right(self, wanted: Reals, given: Reals) -> NDArray[np.bool_] | None:
+    def right(self, wanted: Float64Array, given: Float64Array) -> NDArray[np.bool_] | None:
         """Returns which rows of `given` are right; None for metrics that do not judge rows."""
         return None
 
@@ -53,7 +55,7 @@ class Metric(ABC):
 
     def fitted(
         self, wanted: NDArray[np.generic], given: NDArray[np.generic]
-    ) -> tuple[Reals, Reals]:
+    ) -> tuple[Float64Array, Float64Array]:
         """Both arrays as float64; scores for labels have their classes along the last axis."""
         if self.labels and is_labels(wanted, given):
             given = given.reshape(*wanted.shape, -1)
@@ -100,7 +102,7 @@ class Sqnr(Metric):
     better = "high"
     unit = "dB"
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         noise = float(np.square(given - wanted).sum())
         signal = float(np.square(wanted).sum())
         if not noise:
@@ -114,7 +116,7 @@ class Cosine(Metric):
     name = "cosine"
     better = "high"
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         length = math.sqrt(float(np.square(wanted).sum()) * float(np.square(given).sum()))
         if not length:
             return float((wanted == given).all())
@@ -127,7 +129,7 @@ class MeanError(Metric):
     name = "mean-error"
     better = "low"
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         return float(np.abs(given - wanted).mean())
 
 
@@ -140,13 +142,13 @@ class Top1(Metric):
     most: ClassVar[int] = 1
     """A row is right where the label is among so many of the largest elements."""
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         if not given.ndim:
             return float(wanted == given)
         is_right = self.right(wanted, given)
         return float(is_right.mean()) if is_right.size else math.nan
 
-    def right(self, wanted: Reals, given: Reals) -> NDArray[np.bool_]:
+    def right(self, wanted: Float64Array, given: Float64Array) -> NDArray[np.bool_]:
         """Returns which rows are right; rows with a label below 0 are left out."""
         labels = wanted if wanted.ndim < given.ndim else wanted.argmax(axis=-1)
         rows, labels = given.reshape(-1, given.shape[-1]), labels.reshape(-1).astype(np.int64)
@@ -180,7 +182,7 @@ class Psnr(Metric):
     better = "high"
     unit = "dB"
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         low, high = float(wanted.min()), float(wanted.max())
         peak = 255.0 if high > 1 or low < -1 else 1.0 if low >= 0 else 2.0
         noise = np.square(given - wanted).reshape(len(wanted) if wanted.ndim else 1, -1)
@@ -194,7 +196,7 @@ class Spearman(Metric):
     name = "spearman"
     better = "high"
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         a, b = (_ranks(array.reshape(-1)) for array in (wanted, given))
         a, b = a - a.mean(), b - b.mean()
         size = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
@@ -203,7 +205,7 @@ class Spearman(Metric):
         return min(1.0, max(-1.0, float((a * b).sum()) / size))
 
 
-def _ranks(row: Reals) -> Reals:
+def _ranks(row: Float64Array) -> Float64Array:
     _, place, count = np.unique(row, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     # Equal elements share the mean of the ranks that they take up.
@@ -220,7 +222,7 @@ class Perplexity(Metric):
     better = "low"
     labels = True
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         if not given.ndim:
             return 1.0
         rows = _logarithms(given).reshape(-1, given.shape[-1])
@@ -234,7 +236,7 @@ class Perplexity(Metric):
         return float(np.exp(loss.mean())) if loss.size else math.nan
 
 
-def _logarithms(scores: Reals) -> Reals:
+def _logarithms(scores: Float64Array) -> Float64Array:
     """Returns the logarithms of probabilities, which sum to 1 in each row, or of the softmax of
     logits."""
     sums = scores.sum(axis=-1)

@@ -18,7 +18,7 @@ from qir.ir.ops.resize import COORDINATES, MODES, POLICIES, ROUNDINGS, proportio
 from qir.reference.moves import axes_of
 from qir.reference.operands import Array, Float64Array, require_floats, round_to_dtype, to_float64
 
-Reals = Sequence[float]
+FloatList = Sequence[float]
 Places = NDArray[np.int64]
 Places32 = NDArray[np.float32]
 float32 = np.float32
@@ -74,11 +74,11 @@ def resize_nearest(
     x: Array,
     sizes: Array | None = None,
     *,
-    scales: Reals = (),
+    scales: FloatList = (),
     axes: Sequence[int] = (),
     coordinates: str = "half_pixel",
     policy: str = "stretch",
-    roi: Reals = (),
+    roi: FloatList = (),
     extrapolation: float = 0.0,
     rounding: str = "round_prefer_floor",
 ) -> Array:
@@ -107,11 +107,11 @@ def nearest_by_step(
     x: Array,
     sizes: Array | None = None,
     *,
-    scales: Reals = (),
+    scales: FloatList = (),
     axes: Sequence[int] = (),
     coordinates: str = "half_pixel",
     policy: str = "stretch",
-    roi: Reals = (),
+    roi: FloatList = (),
     extrapolation: float = 0.0,
     rounding: str = "round_prefer_floor",
 ) -> Array:
@@ -166,11 +166,11 @@ def resize(
     x: Array,
     sizes: Array | None = None,
     *,
-    scales: Reals = (),
+    scales: FloatList = (),
     axes: Sequence[int] = (),
     coordinates: str = "half_pixel",
     policy: str = "stretch",
-    roi: Reals = (),
+    roi: FloatList = (),
     extrapolation: float = 0.0,
     mode: str = "linear",
     cubic_a: float = -0.75,
@@ -255,11 +255,11 @@ def _plan(
     op: str,
     x: Array,
     sizes: Array | None,
-    scales: Reals,
+    scales: FloatList,
     axes: Sequence[int],
     coordinates: str,
     policy: str,
-    roi: Reals,
+    roi: FloatList,
 ) -> list[AxisPlan]:
     """Returns how each axis is resized, those that stay as they are left out; raises OpError for
     misfits.
@@ -295,7 +295,7 @@ def _plan(
 
 
 def _sizes_and_scales(
-    op: str, old_sizes: list[int], sizes: Array | None, scales: Reals, policy: str
+    op: str, old_sizes: list[int], sizes: Array | None, scales: FloatList, policy: str
 ) -> tuple[list[int], list[np.float32]]:
     """Returns the sizes of the result, and the scales."""
     if sizes is None:

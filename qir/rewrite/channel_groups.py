@@ -120,6 +120,7 @@ def _commutes(node: Node, axis: int) -> bool:
     if node.op == "pad":
         pads, rank = node.attrs["pads"], node.result.type.rank
         assert isinstance(pads, tuple)
+        # Scaling leaves zeros alone as they are, and channels that padding adds have no factor.
         return node.attrs["value"] == 0.0 and not pads[axis] and not pads[axis + rank]
     if node.op in FLATTENED:
         shapes = node.operands["x"].type.shape, node.result.type.shape

@@ -28,6 +28,7 @@ def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[
     operands = {value.name: value for value in node.operands.values()}
     names = [value.name for value in node.results]
     for value in node.results:
+        # The values that replace the results have their names, so the results give these up first.
         graph.rename(value, graph.fresh(f"{value.name}.foreign"))
     copies = inline(graph, body, [operands[value.name] for value in body.inputs], node)
     for old, found, name in zip(node.results, body.outputs.values(), names, strict=True):

@@ -50,8 +50,8 @@ class ChainMatch:
     """A chain of ops between dequantize and quantize, such as conv2d |> add |> relu."""
 
     ops: tuple[Node, ...]
-    codes: Mapping[str, Value]
-    """Slots of the first op, with the quantized values before their dequantize.
+    operands: Mapping[str, Value]
+    """Slots of the anchor, with the quantized values before their dequantize.
 
     A float bias, a shape or indices are listed as they are.
     """
@@ -61,8 +61,8 @@ class ChainMatch:
     """The quantized values that later ops of the chain add, by their index in it."""
 
     @property
-    def head(self) -> Node:
-        """The anchor, the first op."""
+    def anchor(self) -> Node:
+        """The first op, whose rule the kernel computes by."""
         return self.ops[0]
 
     @property
@@ -78,20 +78,20 @@ class ChainMatch:
     @property
     def query(self) -> Query:
         """The query by which a profile finds the kernel's rule."""
-        types = {slot: value.type for slot, value in self.codes.items()}
+        types = {slot: value.type for slot, value in self.operands.items()}
         result_type = self.last.result.type if self.quantize else None
-        return query_for_op(self.head.op, self.head.attrs, types, result_type)
+        return query_for_op(self.anchor.op, self.anchor.attrs, types, result_type)
 
     @property
-    def real(self) -> bool:
+    def has_float_data(self) -> bool:
         """Whether the kernel is a product of float data and quantized weights."""
-        data = self.codes.get(spec(self.head.op).traits.data)
-        return self.head.op in INTEGER_SUM_LAYERS and data is not None and data.type.quant is None
+        data = self.operands.get(spec(self.anchor.op).traits.data)
+        return self.anchor.op in INTEGER_SUM_LAYERS and data is not None and data.type.quant is None
 
     @property
     def bias(self) -> Value | None:
         """The bias of the first op, if it has one."""
-        return self.codes.get(spec(self.head.op).traits.bias or "")
+        return self.operands.get(spec(self.anchor.op).traits.bias or "")
 
 
 @dataclass(frozen=True)
@@ -104,38 +104,41 @@ class Fusing(Pass):
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         """Returns whether these ops are one kernel."""
 
-    def named(self, graph: Graph) -> Profile | None:
+    def kernel_profile(self, graph: Graph) -> Profile | None:
         """Returns the profile by which kernels compute; None in a body, which has its holder's."""
         return profile_in(graph, graph.profile) if graph.profile else None
 
-    def known(self, graph: Graph) -> frozenset[str]:
+    def fusible_ops(self, graph: Graph) -> frozenset[str]:
         """Returns the ops that chains are made of."""
         return INTEGER_OPS
 
-    def tails(self, graph: Graph) -> frozenset[str]:
+    def epilogue_ops(self, graph: Graph) -> frozenset[str]:
         """Returns the activations that chains may end in."""
         return ACTIVATIONS
 
-    def sums(self, graph: Graph) -> bool:
+    def fuses_adds(self, graph: Graph) -> bool:
         """Returns whether a chain may contain an add of another quantized value."""
         return False
 
-    def reals(self, graph: Graph) -> bool:
+    def fuses_float_data(self, graph: Graph) -> bool:
         """Returns whether a product of float data and quantized weights may be a kernel."""
         return False
 
-    def rewrite(self, match: ChainMatch, graph: Graph) -> str:
+    def rewrite_name(self, match: ChainMatch, graph: Graph) -> str:
         """Returns the name of a rewrite, by which filters select it and bisection reports it."""
         return " |> ".join(node.op for node in match.ops)
 
-    def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
+    def claim_entries(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
         """Returns the ledger entries for kernels whose bytes are not exactly predicted."""
         return ()
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
-        known, tails, sums = self.known(graph), self.tails(graph), self.sums(graph)
+        fusible, epilogue = self.fusible_ops(graph), self.epilogue_ops(graph)
+        fuses_adds = self.fuses_adds(graph)
         ends = [n for n in graph if n.op == "quantize"]
+        # Products come after the quantizes: one inside a chain that is rounded belongs to that
+        # chain.
         ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
             # An earlier chain may have taken this node in.
@@ -145,23 +148,24 @@ class Fusing(Pass):
             chains = (
                 [(end,)]
                 if quantize is None
-                else _chains_ending_in(quantize, known, tails, sums=sums)
+                else _chains_ending_in(quantize, fusible, epilogue, fuses_adds=fuses_adds)
             )
             match = self._best(chains, quantize, graph)
             if match is None:
                 continue
-            if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
+            if not may(self.name, self.rewrite_name(match, graph), match.anchor, *match.ops[1:]):
                 continue
             message = " |> ".join(n.op for n in match.ops)
             message += (
                 " of floats by quantized values"
-                if match.real
+                if match.has_float_data
                 else " on quantized values, rounded once"
             )
-            claim_entries = self.promised(match, graph)
-            _replace_by_kernel(graph, match, self.named(graph))
-            ledger.add(Change.REGROUPED, self.name, match.head.name, message)
-            ledger.extend(claim_entries)
+            # Before the rewrite: claims are looked up by the ops that it removes.
+            entries = self.claim_entries(match, graph)
+            _replace_by_kernel(graph, match, self.kernel_profile(graph))
+            ledger.add(Change.REGROUPED, self.name, match.anchor.name, message)
+            ledger.extend(entries)
             count += 1
         return count + (graph.prune() if count else 0)
 
@@ -171,26 +175,29 @@ class Fusing(Pass):
         """Returns the longest chain that is allowed."""
         # Longest first: conv2d |> relu is one kernel, though conv2d alone is one as well.
         for ops in reversed(chains):
-            match = match_chain(ops, quantize, float_data=self.reals(graph))
+            match = match_chain(ops, quantize, float_data=self.fuses_float_data(graph))
             if match is not None and self.allows(match, graph):
                 return match
         return None
 
 
 def _chains_ending_in(
-    quantize: Node, known: frozenset[str], tails: frozenset[str], *, sums: bool
+    quantize: Node, fusible: frozenset[str], epilogue: frozenset[str], *, fuses_adds: bool
 ) -> list[tuple[Node, ...]]:
     """Returns the chains that end in a quantize, shortest first; nothing else reads inside them.
 
-    With `sums` a chain may contain an add whose other operand is dequantized.
+    With `fuses_adds` a chain may contain an add whose other operand is dequantized.
     """
     chains: list[tuple[Node, ...]] = []
     ops: tuple[Node, ...] = ()
     value = quantize.operands["x"]
-    while value.only_use is not None and value.node.op in known and not value.node.stages:
+    while value.only_use is not None and value.node.op in fusible and not value.node.stages:
         ops = (value.node, *ops)
         chains.append(ops)
-        flow = "x" if value.node.op in tails else _flow_operand(value.node) if sums else None
+        if value.node.op in epilogue:
+            flow: str | None = "x"
+        else:
+            flow = _flow_operand(value.node) if fuses_adds else None
         if flow is None:
             break
         value = value.node.operands[flow]
@@ -314,11 +321,13 @@ def _is_uniform_integer(quant: QuantType, *, computed_parameters: bool = False) 
 
 def only_moves_quantized(match: ChainMatch) -> bool:
     """Returns whether a kernel only moves quantized values, without changing their type."""
-    traits = spec(match.head.op).traits
+    traits = spec(match.anchor.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
         return False
     types = [
-        match.codes[s].type.quant for s in match.codes if s.split(".")[0] in traits.same_params
+        match.operands[s].type.quant
+        for s in match.operands
+        if s.split(".")[0] in traits.same_params
     ]
     return all(q is not None and q.has_same_mapping(match.result) for q in types)
 
@@ -341,7 +350,7 @@ def has_accumulator_bias(match: ChainMatch) -> bool:
     quant = match.bias.type.quant
     if match.bias.constant is None or quant is None or quant.storage != I32:
         return False
-    unit = accumulator_scale(match.head, match.codes)
+    unit = accumulator_scale(match.anchor, match.operands)
     if unit is None or np.any(quant.zeros()):
         return False
     shape = np.broadcast_shapes(unit.shape, np.shape(quant.scales()))
@@ -349,13 +358,14 @@ def has_accumulator_bias(match: ChainMatch) -> bool:
 
 
 def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -> None:
-    anchor, last = match.head, match.last
+    anchor, last = match.anchor, match.last
     kernel_profile = profile_in(graph, anchor.profile) if anchor.profile else rules
     operands = {
         slot: _bias_as_computed(graph, match, slot, value, kernel_profile)
-        for slot, value in match.codes.items()
+        for slot, value in match.operands.items()
     }
-    if match.real:
+    # The kernel computes in float, so its bias is the float operand, not the integers before it.
+    if match.has_float_data:
         bias = spec(anchor.op).traits.bias
         operands |= {slot: value for slot, value in anchor.operands.items() if slot == bias}
     result_type = last.result.type
@@ -377,6 +387,7 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
     for slot, value in anchor.operands.items():
         if value.node.op == "dequantize":
             graph.set_slot_origins(node, slot, value.node.origins)
+    # The dequantizes of summands go away; their origins stay as those of the kernel's slots.
     for i in match.summands:
         flow = _flow_operand(match.ops[i])
         other = match.ops[i].operands["b" if flow == "a" else "a"]
@@ -410,13 +421,13 @@ def _bias_as_computed(
     2. `real_after`, and transposed convolutions: the bias is float.
     3. Others: plain i32 or i64 in units of the accumulator, without a quantized type.
     """
-    if slot != bias_slot(match.head.op) or value.constant is None or match.real:
+    if slot != bias_slot(match.anchor.op) or value.constant is None or match.has_float_data:
         return value
     data = value.constant.data
     rule = rules.resolve(match.query) if rules else Rule()
     if rules and value.type.quant and _takes_scaled_bias(match, rules):
         return value
-    if rules and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED_CONVOLUTIONS):
+    if rules and (rule.bias.domain == "real_after" or match.anchor.op in TRANSPOSED_CONVOLUTIONS):
         if value.type.quant is None:
             return value
         floats = dequantize_by_profile(rules, data, value.type.quant).astype(np.float32)
@@ -430,7 +441,7 @@ def _bias_as_computed(
         elif value.type.quant is None:
             data = _quantized_bias(match, data, rule, rules)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
-    constant = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
+    constant = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.anchor)
     graph.set_origins(constant.node, value.node.origins)
     graph.set_lineage(constant, value.lineage)
     return constant
@@ -445,9 +456,9 @@ def _quantized_bias(
     match: ChainMatch, bias: NDArray[np.generic], rule: Rule, rules: Profile | None
 ) -> NDArray[np.signedinteger]:
     """Returns the integers that the runtime makes of a float bias when it builds the kernel."""
-    traits = spec(match.head.op).traits
-    x = match.codes[traits.data].type.quant
-    w = match.codes[traits.weight or ""].type.quant
+    traits = spec(match.anchor.op).traits
+    x = match.operands[traits.data].type.quant
+    w = match.operands[traits.weight or ""].type.quant
     assert x is not None
     assert w is not None
     return quantize_bias(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)

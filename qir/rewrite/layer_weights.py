@@ -66,6 +66,8 @@ def _times_along(weights: Float64Array, factors: Float64Array, axis: int) -> Flo
 def _by_group(weights: Float64Array, factors: Float64Array, groups: int) -> Float64Array:
     """Weights whose second axis is of one group, times a row of all groups."""
     rest = weights.shape[2:]
+    # The first axis counts the channels of all groups, the second those of one group: both in
+    # convolutions (out, in / groups) and in transposed ones (in, out / groups).
     split = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], *rest)
     return (split * factors.reshape(groups, 1, -1, *(1,) * len(rest))).reshape(weights.shape)
 
@@ -101,6 +103,7 @@ def through(node: Node, products: Float64Array) -> Float64Array:
         )
         return np.asarray(np.sum(rows, axis=(1, 3)).reshape(-1))
     turned = node.op == "linear" or node.attrs.get("trans_b") is True
+    # Only gemm has an alpha, by which it multiplies the sum.
     alpha = node.attrs.get("alpha", 1.0)
     assert isinstance(alpha, float)
     return np.asarray(alpha * np.sum(products, axis=1 if turned else 0))
@@ -124,6 +127,7 @@ def store(
     """Gives a layer new weights, and a new bias where there is one; `step` names the change."""
     _, old, _ = operands(node)
     kind = old.type.dtype.carrier
+    # A new constant, as other layers may read the old one.
     new = graph.constant(
         Array.of(weights.astype(kind), old.name),
         name=graph.fresh(f"{old.name}.{step}"),

@@ -30,6 +30,7 @@ def name_axes(graph: Graph, node: Node) -> bool:
     assert isinstance(scales, tuple)
     if sizes is not None and (sizes.constant is None or node.attrs["policy"] != "stretch"):
         return False
+    # Two sizes that are unknown need not be the same size.
     if sizes is not None and None in x.shape[:2]:
         return False
     if sizes is None and scales[:2] != (1.0, 1.0):
@@ -73,6 +74,8 @@ def full_sizes_and_scales(node: Node) -> tuple[list[int], list[float]] | None:
         scales = [
             float(np.float32(w) / np.float32(h)) for w, h in zip(wanted, known_sizes, strict=True)
         ]
+        # A scale is rounded to float32, after which it may give one element less than was asked
+        # for.
         if [scaled(h, s) for h, s in zip(known_sizes, scales, strict=True)] != wanted:
             return None
     each = dict(zip(axes, scales, strict=True))

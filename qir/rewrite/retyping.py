@@ -95,6 +95,8 @@ class Retyping:
         if (value, self._to) not in self._replacements:
             data = self._elements(constant.contents)
             kind = TensorType(value.type.shape, self._to)
+            # The old constant stays for ops that keep the old type; `prune` removes it where there
+            # are none.
             array = Array(data, kind, f"{constant.name}.{self._to}" if constant.name else "")
             name = self.graph.fresh(f"{value.name}.{self._to}")
             converted = self.graph.constant(array, name=name, before=value.node)
@@ -106,6 +108,7 @@ class Retyping:
     def _cast(self, value: Value, to: DType, before: Node | None) -> Value:
         if (value, to) not in self._replacements:
             name = self.graph.fresh(f"{value.name}.{to}")
+            # Before the first reader in graph order, so that every later reader can share the cast.
             before = before or _first(value)
             cast = self.graph.add("cast", {"x": value}, {"to": to}, name=name, before=before).result
             self.graph.set_lineage(cast, value.lineage)

@@ -61,6 +61,7 @@ def _needed(body: Graph, read: Sequence[bool], carried: int) -> list[bool]:
     while True:
         above = _producers_of(end for end, is_needed in zip(ends, needed, strict=True) if is_needed)
         grown = [need or (i < carried and body.inputs[i] in above) for i, need in enumerate(needed)]
+        # A state may need a second one that needs a third, so this repeats until nothing is added.
         if grown == needed:
             return needed
         needed = grown

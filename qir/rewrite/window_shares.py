@@ -42,10 +42,12 @@ def whole_windows(node: Node) -> WholeWindows | None:
         # seen[i]: how many elements of window i are data, not padding.
         starts = np.arange(count) * stride[at] - before[at]
         seen = np.minimum(starts + kernel[at], size) - np.maximum(starts, 0)
+        # A window of padding alone has no mean, and no factor makes one of the zeros in it.
         if not count or int(seen.min()) < 1:
             return None
         # Padding after the end, so that the last window is complete.
         after.append(max(0, int(starts[-1]) + kernel[at] - size))
+        # A window's share is the product of its shares along each axis.
         gains = gains[..., None] * (kernel[at] / seen)
     return WholeWindows(before, tuple(after), gains.astype(np.float32))
 

@@ -15,7 +15,7 @@ from qir.ir.types import Array, TensorType
 from qir.testing.random_source import Pick
 
 
-class Reals:
+class FloatNetwork:
     """Grows a float network layer by layer; every layer takes a value that is there."""
 
     def __init__(self, pick: Pick) -> None:

@@ -13,7 +13,7 @@ from qir.ir.dtype import I8, U8, DType
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.testing.float_networks import Reals
+from qir.testing.float_networks import FloatNetwork
 from qir.testing.random_source import Pick
 
 
@@ -24,7 +24,7 @@ def random_map(pick: Pick, storage: DType) -> QuantType:
     return uniform(storage, np.asarray(scale), low + pick(high - low + 1))
 
 
-class IntegerNetwork(Reals):
+class IntegerNetwork(FloatNetwork):
     """Grows a quantized network, in integer form, with groups."""
 
     def kind(self, shape: dims.Shape) -> TensorType:

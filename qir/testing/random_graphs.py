@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir import dims
 from qir.ir.graph import Graph
 from qir.testing.decoration import decorate
-from qir.testing.float_networks import Reals
+from qir.testing.float_networks import FloatNetwork
 from qir.testing.integer_networks import IntegerNetwork
 from qir.testing.qdq_networks import insert_pairs
 from qir.testing.random_source import Form, Pick
@@ -50,7 +50,7 @@ def build(pick: Pick, form: Form, decorated: bool) -> Graph:
     if form == "whole":
         graph = whole_graph(pick)
     else:
-        maker = IntegerNetwork(pick) if form == "integer" else Reals(pick)
+        maker = IntegerNetwork(pick) if form == "integer" else FloatNetwork(pick)
         graph = maker.build()
     if form == "qdq":
         insert_pairs(pick, graph)

@@ -177,7 +177,7 @@ def test_numbers_are_converted_where_nothing_of_their_kind_is_lost() -> None:
         open_data({"x": X, "ids": IDS.astype(np.float32)}, TWO)
 
 
-def test_pixels_for_an_input_of_reals_are_refused() -> None:
+def test_pixels_for_an_input_of_floats_are_refused() -> None:
     said = "input 'x' is float32, the data are uint8, which are pixels before preprocessing: scale"
     refused(said, lambda: open_data(X.astype(np.uint8), ONE))
 

@@ -70,7 +70,7 @@ def test_a_model_of_each_kind_is_written_in_every_form_and_compared(kind: Path) 
     assert count >= 4
 
 
-def test_work_in_bodies_is_work_on_codes(tmp_path: Path) -> None:
+def test_work_in_bodies_is_work_on_integers(tmp_path: Path) -> None:
     proto, _ = KINDS["bodies"]()
     onnx.save(proto, tmp_path / "m.onnx")
     assert "100 % of the work; longest run 1 op, y/then/tq" in qir("show", tmp_path / "m.onnx").out

@@ -238,7 +238,7 @@ def test_a_wide_terminal_shows_what_a_pipe_gets(folder: Path) -> None:
     assert [line.rstrip() for line in plain(shown).splitlines()] == piped.splitlines()
 
 
-def test_codes_are_shown_with_all_their_figures(
+def test_integers_are_shown_with_all_their_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph = parse("""

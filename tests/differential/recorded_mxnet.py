@@ -19,7 +19,7 @@ PROFILE = "mxnet-1.9"
 LEVELS = {"int8": 127.5, "uint8": 255.5}
 NAMES = {"int8": "i8", "uint8": "u8", "int32": "i32"}
 Said = Mapping[str, Any]
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 Case = tuple[Said, Mapping[str, Array]]
 
 
@@ -215,7 +215,7 @@ FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
 # -- richness -------------------------------------------------------------------------------------
 
 
-def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
+def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Floats:
     """Results before they are rounded, in steps of their integers, in float64."""
     if name == "quantize_v2":
         reach = max(abs(said["min"]), abs(said["max"]))
@@ -234,7 +234,7 @@ def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
     return _sums(said, arrays)
 
 
-def _sums(said: Said, arrays: Mapping[str, Array]) -> Reals:
+def _sums(said: Said, arrays: Mapping[str, Array]) -> Floats:
     """A layer's sums of integers, weights quantized one scale a channel."""
     data_scale = LEVELS[said["kind"]] / said["high"]
     weights = arrays["w"].reshape(len(arrays["w"]), -1).astype(np.float64)

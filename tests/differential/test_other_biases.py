@@ -56,7 +56,7 @@ def convolution(
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("kind", ["i1", "u1", "i4"])
 @pytest.mark.parametrize("profile", ["torch-2.13.qnnpack", "mxnet-1.9", "native"])
-def test_a_bias_of_codes_in_another_unit_means_its_reals(
+def test_a_bias_of_integers_in_another_unit_means_its_floats(
     profile: str, kind: str, scale: str, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(seed := 11)

@@ -155,7 +155,7 @@ def test_activations_of_seven_bits(case: Case, symmetric: bool) -> None:
         held(name, case, wanted, symmetric=symmetric, weight=False)
 
 
-def test_symmetric_unsigned_codes_of_seven_bits_that_are_not_torchs() -> None:
+def test_symmetric_unsigned_integers_of_seven_bits_that_are_not_torchs() -> None:
     """Of all integers the one observer that has them puts zero beyond 0..127, and other rules halve
     bounds within seven bits again."""
     low, high = drawn(SEED, 4000)
@@ -192,7 +192,7 @@ def test_the_formula_of_fbgemm_with_other_bounds_is_torchs(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["onednn.i8", "onnxruntime.i8", "fbgemm.symmetric", "mxnet-1.9"])
-def test_bounds_that_are_all_codes_have_the_printed_level(name: str) -> None:
+def test_bounds_that_are_all_integers_have_the_printed_level(name: str) -> None:
     level = F(127.5) if name in ("fbgemm.symmetric", "mxnet-1.9") else F(127)
     for bounds in (None, (-128, 127), (-127, 127)):
         rule = rule_of(name, "i8")
@@ -218,7 +218,7 @@ is their formula's, of as many integers."""
 
 
 @pytest.mark.parametrize(("name", "storage", "bounds", "level"), TOPS)
-def test_levels_of_fewer_codes(
+def test_levels_of_fewer_integers(
     name: str, storage: str, bounds: tuple[int, int], level: float
 ) -> None:
     rule = rule_of(name, storage)

@@ -31,7 +31,7 @@ from .kernels_of_tensorflow import Asked, Kind, TensorFlow
 from .torch_profile import named
 
 F = np.float32
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 HELD = np.load(Path(__file__).parent / "vectors" / "ranges.npz")
 LOW, HIGH = HELD["low"], HELD["high"]
 
@@ -43,7 +43,7 @@ def rule_of(name: str, storage: str, op: str = "quantize", grain: str = "tensor"
     return profile(name).resolve(Query(op, {"result": storage}, grain)).choose
 
 
-def chosen(rule: Choose, storage: str, *, symmetric: bool) -> tuple[Reals, NDArray[np.int64]]:
+def chosen(rule: Choose, storage: str, *, symmetric: bool) -> tuple[Floats, NDArray[np.int64]]:
     with np.errstate(all="ignore"):
         scale, zero = choose(LOW, HIGH, dtype(storage), rule, symmetric=symmetric)
     return np.asarray(scale, F), zero
@@ -176,7 +176,7 @@ def test_tensorflows_ranges_as_quantize_v2_gives_them_out(
 
 
 @pytest.mark.parametrize("name", ["tf-2.21.core", "onednn.u8"])
-def test_unsigned_codes_that_count_from_zero_need_something_above_it(name: str) -> None:
+def test_unsigned_integers_that_count_from_zero_need_something_above_it(name: str) -> None:
     rule = rule_of(name, "u8")
     with pytest.raises(ProfileError, match="holds nothing above zero"):
         choose(-2.0, 0.0, U8, rule, symmetric=True)

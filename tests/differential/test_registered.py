@@ -123,7 +123,7 @@ def test_each_test_that_is_named_speaks_of_the_kernel(runtime: str) -> None:
         assert not missing, f"{test} says nothing of {missing}"
 
 
-def test_onnxruntime_has_no_kernel_for_ordered_codes() -> None:
+def test_onnxruntime_has_no_kernel_for_ordered_integers() -> None:
     """QOrderedMatMul and the like are schemas alone on CPUs, and so is QLinearReduceMean."""
     assert not [name for name in of_onnxruntime() if "QOrdered" in name or "ReduceMean" in name]
 

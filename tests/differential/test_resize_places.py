@@ -23,7 +23,7 @@ from qir.reference.table import compute
 from tests.reference.oracles import assert_close
 
 Array = NDArray[np.generic]
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 F = np.float32
 SHRINKING = (0.13, 0.25, 0.3, 1 / 3, 0.4, 0.6, 2 / 3, 0.7, 0.9)
 SCALES = (*SHRINKING, 1.0, 1.1, 1.2, 4 / 3, 1.5, 1.6, 5 / 3, 2.0, 2.2, 2.5, 3.0, 3.3, 7.0)
@@ -55,7 +55,7 @@ class Resizer:
         self.session = onnxruntime.InferenceSession(model.SerializeToString(), options)
         self.by, self.roi = by, roi
 
-    def __call__(self, x: Reals, by: Array) -> Array:
+    def __call__(self, x: Floats, by: Array) -> Array:
         feeds = {"x": x, self.by: by}
         if self.roi:
             feeds["r"] = np.array((0, ROI[0], 1, ROI[1]), F)
@@ -63,7 +63,7 @@ class Resizer:
         return made
 
 
-def drawn(by: str) -> Iterator[tuple[Reals, Array]]:
+def drawn(by: str) -> Iterator[tuple[Floats, Array]]:
     """Images of many lengths with what they are resized by."""
     for size in SIZES:
         x = np.arange(3 * size, dtype=F).reshape(3, size)
@@ -154,7 +154,7 @@ STEPS: dict[str, dict[str, Attr]] = {
 
 
 @pytest.mark.parametrize("mode", list(STEPS))
-def test_the_nearest_codes_lie_where_torch_takes_them(mode: str) -> None:
+def test_the_nearest_integers_lie_where_torch_takes_them(mode: str) -> None:
     """Torch multiplies by one over the scale, and by old size over new: other places than those of
     a quotient."""
     apart = 0

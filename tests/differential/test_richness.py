@@ -54,7 +54,7 @@ output(y=%y)
         (0.5, 0.5, 4, 0, [3, 0, 2, 1, 0, 3, 0, 0]),
     ],
 )
-def test_ties_and_ends_are_counted_from_reals(
+def test_ties_and_ends_are_counted_from_floats(
     sx: float, sy: float, zx: int, zy: int, wanted: list[int]
 ) -> None:
     recorder = Recorder()
@@ -97,7 +97,7 @@ output(y=%y)
 
 
 @pytest.mark.parametrize(("number", "renamed"), [(3.0, True), (-3.0, True), (2.5, False)])
-def test_codes_by_a_number_that_their_scale_is_multiplied_with_round_nothing(
+def test_integers_by_a_number_that_their_scale_is_multiplied_with_round_nothing(
     number: float, renamed: bool
 ) -> None:
     text = SCALED.format(scale=0.75, zero=252 if number < 0 else 3)

@@ -264,7 +264,7 @@ graph main {
 
 
 @pytest.mark.parametrize(("most", "zero"), [(255, 1), (255, 0), (95, 1), (96, 1)])
-def test_codes_of_windows_saturate_under_fbgemm_beside_zero_points(most: int, zero: int) -> None:
+def test_integers_of_windows_saturate_under_fbgemm_beside_zero_points(most: int, zero: int) -> None:
     text = VOLUME.replace("MOST", str(most)).replace("ZERO", str(zero)).replace(":\n    1x", ": 1x")
     (found,) = certify(parse(text, {"w": np.full((8, 1, 7, 7, 7), 3, np.int8)}))
     saturates = zero != 0 and 343 * most > 32767
@@ -455,7 +455,7 @@ def test_layers_are_compared_as_each_profile_groups_them(
         assert np.array_equal(made[0], made[1])
 
 
-def test_a_real_bias_that_a_profile_makes_codes_of_is_part_of_its_layer() -> None:
+def test_a_real_bias_that_a_profile_makes_integers_of_is_part_of_its_layer() -> None:
     rng = np.random.default_rng(5)
     arrays = {"w": rng.integers(-127, 128, (4, 3)).astype(np.int8)}
     arrays |= {"b": rng.normal(size=4).astype(F)}

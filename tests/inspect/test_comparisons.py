@@ -26,14 +26,14 @@ def test_equal_bytes_are_equal() -> None:
     ]
 
 
-def test_codes_that_differ_are_counted_with_how_far() -> None:
+def test_integers_that_differ_are_counted_with_how_far() -> None:
     a: Results = {"f": np.zeros(4, np.float32), "s": np.array([3, 4, 250, 7], np.uint8)}
     b: Results = {"f": np.zeros(4, np.float32), "s": np.array([3, 6, 2, 7], np.uint8)}
     s = compare(program(INTEGER), a, b)[1]
     assert (s.differ, s.largest, s.codes, s.equal) == (2, 248.0, 248.0, False)
 
 
-def test_reals_that_come_from_codes_differ_by_codes() -> None:
+def test_floats_that_come_from_integers_differ_by_integers() -> None:
     graph = program(QDQ.replace("output(s=%s)", "output(p=%pd)"))
     a, b = np.array([[1.5, 2.0]], np.float32), np.array([[1.5, 3.5]], np.float32)
     (p,) = compare(graph, {"p": a}, {"p": b})

@@ -24,16 +24,16 @@ from qir.inspect.tensor_errors import Errors
 
 SEED = 20261124
 LEVELS = 256
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
-def stored(x: Reals, low: float, high: float) -> Reals:
+def stored(x: Floats, low: float, high: float) -> Floats:
     """What 256 even steps from low to high keep of x."""
     step = (high - low) / (LEVELS - 1)
     return np.clip(np.rint(x / step), np.rint(low / step), np.rint(high / step)) * step
 
 
-def noise(x: Reals, y: Reals) -> float:
+def noise(x: Floats, y: Floats) -> float:
     return float(np.square(y - x).sum())
 
 
@@ -41,19 +41,19 @@ def noise(x: Reals, y: Reals) -> float:
 class Made:
     """A tensor, channels by values, its range, and what is stored of it."""
 
-    x: Reals
+    x: Floats
     low: float
     high: float
-    given: Reals
+    given: Floats
 
     @classmethod
-    def of(cls, x: Reals, low: float | None = None, high: float | None = None) -> "Made":
+    def of(cls, x: Floats, low: float | None = None, high: float | None = None) -> "Made":
         low = float(x.min()) if low is None else low
         high = float(x.max()) if high is None else high
         return cls(x, low, high, stored(x, low, high))
 
 
-def sound() -> Reals:
+def sound() -> Floats:
     return np.random.default_rng(SEED).uniform(-1, 1, (16, 4000))
 
 

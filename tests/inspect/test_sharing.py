@@ -10,7 +10,7 @@ from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 
 
-def test_values_share_where_equal_codes_mean_equal_reals() -> None:
+def test_values_share_where_equal_integers_mean_equal_floats() -> None:
     graph = program(INTEGER)
     assert [v.name for v in sharing(graph, "q")] == ["q", "y", "d", "s", "r"]
     assert [v.name for v in sharing(graph, "w")] == ["w", "w2"]

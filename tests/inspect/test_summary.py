@@ -56,7 +56,7 @@ def test_a_constant_that_stands_twice_is_counted_once() -> None:
     assert summarize(program(text)).parameters == summarize(program(FLOAT)).parameters
 
 
-def test_inputs_and_outputs_are_told_with_their_codes() -> None:
+def test_inputs_and_outputs_are_told_with_their_integers() -> None:
     summary = summarize(program(INTEGER))
     (x,) = summary.inputs
     assert (x.name, x.shape, x.dtype, x.codes) == ("x", ("N", 3, 8, 8), "f32", None)
@@ -66,14 +66,14 @@ def test_inputs_and_outputs_are_told_with_their_codes() -> None:
     assert (s.codes.storage, s.codes.scale, s.codes.zero) == ("u8", (0.5,), (3,))
 
 
-def test_ops_of_the_integer_form_work_on_codes() -> None:
+def test_ops_of_the_integer_form_work_on_integers() -> None:
     graph = program(INTEGER)
     found = {node.name: done for node, done in quantized_nodes(graph).items()}
     assert found == {"y": True, "d": True, "s": True, "f": False}
     assert [node.name for node in longest_chain(graph)] == ["y", "d", "s"]
 
 
-def test_ops_between_dequantize_and_quantize_work_on_codes() -> None:
+def test_ops_between_dequantize_and_quantize_work_on_integers() -> None:
     graph = program(QDQ)
     found = {node.name: done for node, done in quantized_nodes(graph).items()}
     assert found == {"y": True, "a": True, "p": True, "s": False}
@@ -89,12 +89,14 @@ def test_ops_between_dequantize_and_quantize_work_on_codes() -> None:
         ("global_avg_pool(%ad)", "global_avg_pool(%a)", {"y", "a", "p"}),
     ],
 )
-def test_what_touches_reals_does_not_work_on_codes(change: str, by: str, lost: set[str]) -> None:
+def test_what_touches_floats_does_not_work_on_integers(
+    change: str, by: str, lost: set[str]
+) -> None:
     found = quantized_nodes(program(QDQ.replace(change, by)))
     assert {node.name for node, done in found.items() if not done} == lost | {"s"}
 
 
-def test_ops_are_counted_with_how_many_work_on_codes() -> None:
+def test_ops_are_counted_with_how_many_work_on_integers() -> None:
     counts = {row.op: (row.count, row.in_codes) for row in summarize(program(QDQ)).ops}
     assert counts == {
         "quantize": (3, 0),

@@ -186,7 +186,7 @@ def test_a_body_that_does_not_fit_is_refused(kinds: tuple[TensorType, ...], said
         graph.add("loop", {"vs.0": x}, bodies={"body": _body(*kinds)})
 
 
-def test_branches_that_give_different_codes_are_refused() -> None:
+def test_branches_that_give_different_integers_are_refused() -> None:
     kinds = [TensorType((2,), uniform(dtype("u8"), s)) for s in np.array([0.5, 0.25], np.float32)]
     graph = Graph()
     c = graph.add("input", types=[TensorType((), BOOL)], name="c").result

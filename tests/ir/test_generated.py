@@ -155,7 +155,7 @@ KINDS: dict[str, Callable[[QuantType], bool]] = {
 }
 
 
-def test_every_kind_of_map_is_well_formed_and_makes_reals() -> None:
+def test_every_kind_of_map_is_well_formed_and_makes_floats() -> None:
     for name in MAKERS:
         for seed in range(10):
             pick = random.Random(f"{name}/{seed}").randrange

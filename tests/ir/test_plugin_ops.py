@@ -98,7 +98,7 @@ def test_it_is_asked_for_by_name_attribute_and_pattern() -> None:
     assert match_at(parse_pattern("acme_hush(%x)"), graph["y"].node)
 
 
-def test_codes_go_through_it_as_reals() -> None:
+def test_integers_go_through_it_as_floats() -> None:
     text = str(program()).replace("2x3xf32", "2x3x!quant.uniform<u8:f32, 0.5:10>")
     graph = qir.parse(text)
     quantized = np.array([[10, 11, 12], [13, 8, 9]], np.uint8)

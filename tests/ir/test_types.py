@@ -122,7 +122,7 @@ def test_the_carrier_of_a_type_holds_it(name: str) -> None:
     assert Array(data, TensorType((3,), kind)).type.dtype == kind
 
 
-def test_codes_mean_code_minus_zero_times_scale() -> None:
+def test_integers_mean_code_minus_zero_times_scale() -> None:
     scale = np.array([0.5, 0.25], np.float32)
     kind = uniform(U8, scale, np.array([3, 128]), axis=0)
     quantized = np.array([[0, 255], [0, 255]], np.uint8)
@@ -200,7 +200,7 @@ def test_many_parameters_are_an_array_and_few_stand_in_line() -> None:
     assert make_param(np.array(3, np.int32), None, "z") == (3,)
 
 
-def test_a_map_is_what_codes_mean_and_not_the_range_that_was_declared() -> None:
+def test_a_map_is_what_integers_mean_and_not_the_range_that_was_declared() -> None:
     plain = QuantType(I8, scale=(0.5,))
     ranged = QuantType(I8, scale=(0.5,), declared=DeclaredBounds((-64.0,), (63.5,), 127.0))
     assert plain != ranged

@@ -217,7 +217,7 @@ def test_misuse_is_a_finding_and_never_a_crash(op: str, attrs: str) -> None:
     assert found == (["slots", "types"] if "xs.7" in op else ["types"])
 
 
-def test_codes_are_read_by_the_numbers_that_made_them() -> None:
+def test_integers_are_read_by_the_numbers_that_made_them() -> None:
     text = (
         "%x = input() : 4xf32\n%s = constant(1.0) : f32\n%t = constant({}) : f32\n"
         "%q = quantize(%x, scale=%s) : 4x!quant.uniform<u8:f32, ?>\n"

@@ -143,7 +143,7 @@ def test_a_sum_of_moved_weights_wraps_in_onnxruntime_as_told(tmp_path: object) -
     assert [f.rule for f in pipeline.verify(graph)] == ["overflow"]
 
 
-def test_codes_that_a_quantize_makes_of_constants_are_those_of_onnxruntime() -> None:
+def test_integers_that_a_quantize_makes_of_constants_are_those_of_onnxruntime() -> None:
     rng = np.random.default_rng(4)
     floats = rng.normal(0, 20, (7, 300)).astype(np.float32)
     model = session(
@@ -178,7 +178,7 @@ def test_codes_that_a_quantize_makes_of_constants_are_those_of_onnxruntime() -> 
         ("neg", {}, -32768, 32767),
     ],
 )
-def test_what_stands_before_a_quantize_bounds_its_codes(
+def test_what_stands_before_a_quantize_bounds_its_integers(
     op: str, attrs: dict[str, Attr], low: int, high: int, chained: bool
 ) -> None:
     kind = QuantType(I16, scale=(0.0078125,))
@@ -212,7 +212,7 @@ def test_scales_that_a_reshape_deals_out_are_not_known() -> None:
     assert verify(graph) == []
 
 
-def test_codes_dequantized_apart_and_joined_are_not_known() -> None:
+def test_integers_dequantized_apart_and_joined_are_not_known() -> None:
     graph = Graph()
     floats = [
         graph.add("dequantize", {"x": graph.add("input", types=[TensorType((2, 3), k)]).result})

@@ -436,13 +436,13 @@ def test_every_place_of_a_large_transposed_convolution_is_one_of_a_few(size: str
     assert sums.pairs is None
 
 
-def test_codes_of_64_bits_times_nothing_are_nothing() -> None:
+def test_integers_of_64_bits_times_nothing_are_nothing() -> None:
     (sums,) = overflow(linear(4, 0, QuantType(dtype("u64"), scale=(1.0,), zero=(2**63,))))
     assert (sums.least, sums.greatest, sums.bits) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(("bits", "told"), [(8, True), (16, False)])
-def test_reals_of_wide_codes_are_not_summed_in_32_bits(bits: int, told: bool) -> None:
+def test_floats_of_wide_integers_are_not_summed_in_32_bits(bits: int, told: bool) -> None:
     for floats in (True, False):
         graph = Graph()
         kind, deep = QuantType(dtype(f"u{bits}"), scale=(1.0,)), 1 << 17
@@ -475,7 +475,7 @@ def saturated(pairs: NDArray[np.int64], quantized: NDArray[np.int64]) -> NDArray
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_pairs_saturate_where_told_and_the_codes_given_take_them_there(seed: int) -> None:
+def test_pairs_saturate_where_told_and_the_integers_given_take_them_there(seed: int) -> None:
     rng = np.random.default_rng(seed)
     reach = (40, 64, 65, 128)[seed % 4]
     data = rng.integers(-reach, reach, (3, 2 + seed % 5)).astype(np.int8)

@@ -246,7 +246,7 @@ def test_numbers_that_come_beside_are_those_that_a_type_leaves_open(
     assert [f for f in verify(graph_of(f"{right}\noutput(o=%y)")) if f.rule != "unused"] == []
 
 
-def test_codes_whose_meaning_is_open_may_be_moved_without_anybody_knowing_it() -> None:
+def test_integers_whose_meaning_is_open_may_be_moved_without_anybody_knowing_it() -> None:
     text = f"%x = input() : 3x4x{OPEN} %y = transpose(%x) {{perm = (1, 0)}} : 4x3x{OPEN}"
     assert found(graph_of(f"{text}\noutput(y=%y)")) == []
 
@@ -278,7 +278,7 @@ def test_every_index_is_of_a_group_that_there_is(by: str, message: str) -> None:
     assert [f.message for f in told] == ([f"%x: {message}"] if message else [])
 
 
-def test_scales_that_are_codes_themselves_are_finite_and_not_negative() -> None:
+def test_scales_that_are_integers_themselves_are_finite_and_not_negative() -> None:
     def told(quantized: list[float], kind: QuantType) -> list[tuple[str, str, str]]:
         data = np.array(quantized, kind.storage.carrier)
         scales = Array(data, TensorType(data.shape, kind), "s")
@@ -384,7 +384,7 @@ def test_one_tensor_stored_under_two_maps_is_told(kind: str, same: bool) -> None
 @pytest.mark.parametrize("more", ["", "%b = dequantize(%q) : 3x4xf32\n"])
 @pytest.mark.parametrize("kind", [Q, "!quant.uniform<u8:f32, 0.25:3>"])
 @pytest.mark.parametrize("part", [False, True])
-def test_computed_codes_read_as_others_are_told(more: str, kind: str, part: bool) -> None:
+def test_computed_integers_read_as_others_are_told(more: str, kind: str, part: bool) -> None:
     graph = graph_of(
         f"{X} %q = quantize(%x) : 3x4x{Q}\n%r = recode(%q) : 3x4x{kind}\n"
         f"%a = dequantize(%r) : 3x4xf32\n{more}output(a=%a{', b=%b' if more else ''})"

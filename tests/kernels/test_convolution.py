@@ -181,7 +181,7 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("groups", [1, 72])
-def test_extreme_codes_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
+def test_extreme_integers_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
     rng = np.random.default_rng(5)
     for x_ends, w_low, w_high in ((True, -128, 127), (True, -128, -128), (True, 127, 127)):
         x = random_integers(rng, kind, (1, 5, 5, 72), ends=x_ends)
@@ -254,7 +254,7 @@ def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
 
 @pytest.mark.parametrize("groups", [1, 68])
 @pytest.mark.parametrize("value", [1e30, -1e30, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0])
-def test_multipliers_beyond_all_measure_give_the_end_codes(value: float, groups: int) -> None:
+def test_multipliers_beyond_all_measure_give_the_end_integers(value: float, groups: int) -> None:
     rng = np.random.default_rng(3)
     weight = rng.integers(-2, 3, (68, 68 // groups, 1, 1)).astype(np.int8)
     for kind in ("u8", "i8"):

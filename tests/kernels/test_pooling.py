@@ -92,7 +92,7 @@ def average(
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("count_pad", [False, True])
-def test_avg_pool_adds_reals_in_the_order_of_the_window(
+def test_avg_pool_adds_floats_in_the_order_of_the_window(
     isa: str, kind: str, count_pad: bool
 ) -> None:
     for seed, (shape, kernel, stride, pad) in enumerate(geometries(2, 30)):
@@ -161,7 +161,7 @@ def test_global_avg_pool_sums_exactly(isa: str, kind: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("by_table", [False, True])
-def test_a_mean_of_reals_is_rounded_once(isa: str, kind: str, by_table: bool) -> None:
+def test_a_mean_of_floats_is_rounded_once(isa: str, kind: str, by_table: bool) -> None:
     rng = np.random.default_rng(14)
     zero, scale = BOUNDS[kind][0] + 77, F32(0.0371)
     every = np.arange(256, dtype=np.uint8).view(CODES[kind]).astype(np.int32)

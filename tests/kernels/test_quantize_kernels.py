@@ -14,12 +14,12 @@ from qir._kernels import _codes
 from qir._kernels._codes import ISAS, ROUNDS, Rows
 
 Numbers = NDArray[np.generic]
-Reals = NDArray[np.floating]
+Floats = NDArray[np.floating]
 REALS: tuple[type[np.floating], ...] = (np.float32, np.float64)
 G = TypeVar("G", bound=np.generic)
 HALF = Fraction(1, 2)
 SIZES = (*range(1, 71), 511, 512, 513, 1100)
-ROUNDED: dict[str, Callable[[Reals], Reals]] = {
+ROUNDED: dict[str, Callable[[Floats], Floats]] = {
     "even": np.rint,
     "away": lambda t: np.copysign(np.floor(np.abs(t) + 0.5), t),
     "half_up": lambda t: np.floor(t + 0.5),
@@ -68,7 +68,7 @@ def random_floats(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("round", ROUNDS)
-def test_codes_are_rounded_and_held_in_their_bounds(isa: str, round: str) -> None:
+def test_integers_are_rounded_and_held_in_their_bounds(isa: str, round: str) -> None:
     rng = np.random.default_rng(1)
     for inner in SIZES:
         for run in (1, 32, inner):
@@ -104,10 +104,10 @@ def test_each_part_of_encoding_has_its_place(isa: str, kind: type[np.floating]) 
     rows, inner, run = 3, 1000, 7
     for run in (1, 7, 40, inner):
         count = rows * -(-inner // run)
-        scale: Reals = rng.uniform(0.1, 1, count).astype(kind)
-        minus: Reals = rng.normal(size=count).astype(kind)
-        before: Reals = rng.normal(size=count).astype(kind)
-        x: Reals = rng.normal(size=(rows, inner)).astype(kind) * 50
+        scale: Floats = rng.uniform(0.1, 1, count).astype(kind)
+        minus: Floats = rng.normal(size=count).astype(kind)
+        before: Floats = rng.normal(size=count).astype(kind)
+        x: Floats = rng.normal(size=(rows, inner)).astype(kind) * 50
         x[:, 5] = np.nan
         nan = rng.integers(0, 255, count).astype(np.int32)
         found = unset(x.shape, np.int8)
@@ -141,7 +141,7 @@ def test_sums_of_32_bits_are_scaled_in_either_type(isa: str) -> None:
     acc = rng.integers(-(2**31), 2**31, (2, 700)).astype(np.int32)
     for kind in REALS:
         for itemsize, carrier in ((1, np.uint8), (4, np.int32)):
-            factor: Reals = rng.uniform(1e-8, 1e-6, 2).astype(kind)
+            factor: Floats = rng.uniform(1e-8, 1e-6, 2).astype(kind)
             found = unset(acc.shape, carrier)
             zero = np.array([3, 200], np.int32)
             assert not _codes.encode(
@@ -159,7 +159,7 @@ def test_sums_of_32_bits_are_scaled_in_either_type(isa: str) -> None:
                 sums=True,
                 isa=isa,
             )
-            sums: Reals = acc.astype(kind)
+            sums: Floats = acc.astype(kind)
             whole = np.rint(sums * factor[:, None]).astype(np.float64) + zero[:, None]
             assert np.array_equal(found, np.clip(whole, 0, 255))
 
@@ -219,10 +219,10 @@ def test_the_entry_of_a_table_is_that_of_the_steps_passed(
 ) -> None:
     rng = np.random.default_rng(9)
     for count in (0, 1, 15, 255):
-        steps: Reals = np.sort(rng.normal(size=count)).astype(kind)
+        steps: Floats = np.sort(rng.normal(size=count)).astype(kind)
         table = rng.permutation(count + 1).astype(np.int32)
         for n in SIZES:
-            x: Reals = rng.normal(size=n).astype(kind)
+            x: Floats = rng.normal(size=n).astype(kind)
             x[: min(n, count) // 2] = steps[: min(n, count) // 2]
             x[n // 2] = np.inf
             found, one = unset((n,), np.uint8), np.ones(1, np.int32)
@@ -247,7 +247,7 @@ def test_the_entry_of_a_table_is_that_of_the_steps_passed(
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", REALS)
-def test_reals_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floating]) -> None:
+def test_floats_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floating]) -> None:
     rng = np.random.default_rng(4)
     for carrier in ("u1", "i1", "u2", "i2", "u4", "i4"):
         for inner in SIZES:
@@ -271,7 +271,7 @@ def test_reals_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floati
                     **{name: raw(v) for name, v in parts.items()},
                 )
                 p = {name: spread(v, 2, inner, run) for name, v in parts.items()}
-                wanted: Reals = held.astype(kind)
+                wanted: Floats = held.astype(kind)
                 if "zero" in p:
                     wanted = wanted - p["zero"]
                 wanted = wanted * p["scale"]
@@ -347,7 +347,7 @@ def test_every_width_is_packed_and_unpacked(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "itemsize"), [(1, 1), (4, 1), (7, 1), (12, 2), (24, 4), (40, 8)])
-def test_codes_that_have_more_bits_are_told(bits: int, itemsize: int) -> None:
+def test_integers_that_have_more_bits_are_told(bits: int, itemsize: int) -> None:
     for signed in (False, True):
         least, most = (
             (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)

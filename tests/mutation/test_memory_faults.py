@@ -40,7 +40,7 @@ def stating_groups() -> Profile:
     return replace(right, own_groups=right.groups)
 
 
-def test_views_that_leave_codes_behind_are_found() -> None:
+def test_views_that_leave_integers_behind_are_found() -> None:
     with override_profile(still(stating_groups())), pytest.raises(AssertionError):
         groups.test_views_without_codes_of_their_own_are_views_of_codes("fbgemm")
 

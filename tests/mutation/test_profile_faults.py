@@ -117,7 +117,7 @@ def test_another_method_of_softmax_is_found() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("round", "away"), ("compute", "f64")])
-def test_a_bias_that_is_made_of_reals_otherwise_is_found(name: str, value: str) -> None:
+def test_a_bias_that_is_made_of_floats_otherwise_is_found(name: str, value: str) -> None:
     with standing_on(field("bias", name, value)(profile("native")), OPTIMIZED):
         with pytest.raises(AssertionError, match=" differ, first "):
             real_biases_agree()

@@ -80,7 +80,7 @@ def differing(op: str) -> int:
 
 
 @pytest.mark.parametrize("op", SUITE)
-def test_codes_are_rounded_once_as_the_formula_does(op: str) -> None:
+def test_integers_are_rounded_once_as_the_formula_does(op: str) -> None:
     assert not differing(op)
 
 

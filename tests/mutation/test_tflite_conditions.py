@@ -110,7 +110,7 @@ def agreeing(name: str) -> Agrees:
         kernels(cases, mutant.ops)
         for suite in REALS.get(mutant.ops[0], "dynamic_matmul").split():
             if len(mutant.ops) == 1 and mutant.ops[0] in ("linear", "conv2d", "matmul"):
-                layers.test_layers_of_reals_are_grouped_as_the_kernels_they_are(suite, "ref")
+                layers.test_layers_of_floats_are_grouped_as_the_kernels_they_are(suite, "ref")
         if mutant.ops == ("concat",):
             for of, made in ((0.25, 0.25), (0.5, 0.25), (0.25, 0.5)):
                 layers.test_what_a_runtime_cannot_join_is_no_kernel_of_its(

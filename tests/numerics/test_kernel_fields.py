@@ -39,7 +39,7 @@ IPEX = AFTER + 'requant = {multiplier = "divide", order = "(x*w)*(1/y)", zero = 
 
 @pytest.mark.parametrize("tail", ["", " |> relu"])
 @pytest.mark.parametrize("how", ["real", "fma", "ratio"])
-def test_a_summand_is_added_to_reals_or_in_units_of_the_result(how: str, tail: str) -> None:
+def test_a_summand_is_added_to_floats_or_in_units_of_the_result(how: str, tail: str) -> None:
     arrays = given("u1")
     sx, sw, sy, sz = F(0.3), F(0.07), F(0.9), F(0.013)
     acc = sums(arrays["x"], arrays["w"]).astype(F)
@@ -94,7 +94,7 @@ def test_summand_and_result_of_two_kinds_lie_in_one_buffer(
 
 
 @pytest.mark.parametrize("other", ["float", "table"])
-def test_another_activation_works_on_reals_or_on_codes(other: str) -> None:
+def test_another_activation_works_on_floats_or_on_integers(other: str) -> None:
     arrays = operands(SEED)
     text = linear("", "!quant.uniform<u8:f32, 0.05:60>", " |> hard_swish")
     floats = (sums(**arrays) / 32).astype(np.float64)
@@ -160,7 +160,7 @@ bias = {{domain = "rounded_acc", overflow = "shrink_weights", compute = "f32"}}"
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_weight_codes_shrink_where_a_rescaled_bias_has_no_room(large: bool) -> None:
+def test_weight_integers_shrink_where_a_rescaled_bias_has_no_room(large: bool) -> None:
     """MXNet's fully connected layer on integers made before: 2^30 / reach of the bias / its
     gain."""
     rng = np.random.default_rng(SEED)

@@ -112,7 +112,7 @@ GRAINS = [None, ((0, 1),), ((1, 1),), ((0, 16), (1, 1)), ((0, 1), (1, 8)), ((0, 
 
 @pytest.mark.parametrize("storage", ["u4", "i8", "i16"])
 @pytest.mark.parametrize("blocks", [*GRAINS, ((0, 1000), (1, 1))])
-def test_reals_are_quantized_part_by_part(
+def test_floats_are_quantized_part_by_part(
     storage: str, blocks: tuple[tuple[int, int], ...] | None
 ) -> None:
     rng = np.random.default_rng(SEED)

@@ -208,7 +208,7 @@ def test_a_table_gives_the_nearest_entry_and_of_two_the_lower_index() -> None:
     assert np.array_equal(quantize(floats, map_of(nf4), PLAIN), every)
 
 
-def test_a_table_of_signed_codes_begins_at_the_least() -> None:
+def test_a_table_of_signed_integers_begins_at_the_least() -> None:
     kind = QuantType(dtype("i2"), F32, (1.0,), kind="lut", codes=(10.0, 20.0, 30.0))
     of = map_of(kind)
     assert quantize(np.array([9, 19, 99], F), of, PLAIN).tolist() == [-2, -1, 0]
@@ -251,7 +251,7 @@ def extremes(rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("name", ["f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"])
-def test_float8_codes_saturate_as_torch_rounds(name: str) -> None:
+def test_float8_integers_saturate_as_torch_rounds(name: str) -> None:
     x = extremes(np.random.default_rng(11))
     kind = {
         "f8e4m3fn": torch.float8_e4m3fn,
@@ -312,7 +312,7 @@ def test_powers_of_two_are_scales() -> None:
 
 @pytest.mark.parametrize("scale", ["f64", "f16", "bf16"])
 @pytest.mark.parametrize("express", ["f32", "f16", "bf16", "f64"])
-def test_scales_have_a_type_of_their_own_and_reals_the_one_expressed(
+def test_scales_have_a_type_of_their_own_and_floats_the_one_expressed(
     scale: str, express: str
 ) -> None:
     held = float(np.asarray(0.1).astype(dtype(scale).carrier))
@@ -332,7 +332,7 @@ def test_scales_have_a_type_of_their_own_and_reals_the_one_expressed(
             assert np.array_equal(found.astype(np.float64), wanted.astype(np.float64))
 
 
-def test_codes_become_codes_of_another_map_by_value() -> None:
+def test_integers_become_integers_of_another_map_by_value() -> None:
     rng = np.random.default_rng(13)
     one, other = affine("u8", 0.1, 7), affine("i8", 0.33, -4)
     few, many = (rng.integers(0, 256, n).astype(np.uint8) for n in (50, 5000))
@@ -350,7 +350,7 @@ def test_codes_become_codes_of_another_map_by_value() -> None:
         convert(np.zeros(5, np.uint8), affine("u8", np.ones(2, F), axis=0), one, PLAIN)
 
 
-def test_the_widest_codes_saturate_at_their_ends() -> None:
+def test_the_widest_integers_saturate_at_their_ends() -> None:
     x = np.array([1e30, -1e30, 2.0**62, np.inf, -np.inf], F)
     for name in ("i64", "u64", "i32", "u32", "i33"):
         low, high = dtype(name).bounds

@@ -13,45 +13,45 @@ from qir.numerics import NAMED_RULES, choose
 from qir.numerics.range_rules import printed_rules
 
 F = np.float32
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 Pair = tuple[NDArray[np.generic], NDArray[np.generic]]
 TINY = np.finfo(F).tiny
 LEAST = F(2.0**-149)
 EPS = F(2.0**-23)
 
 
-def int8(rmin: Reals, rmax: Reals) -> Pair:
+def int8(rmin: Floats, rmax: Floats) -> Pair:
     scale = F(2) * np.maximum(abs(rmin), abs(rmax)) / F(127 + 128 - 1)
     return scale, np.zeros(len(scale))
 
 
-def uint8(rmin: Reals, rmax: Reals) -> Pair:
+def uint8(rmin: Floats, rmax: Floats) -> Pair:
     scale = np.maximum(rmin, rmax) / F(255)
     return scale, np.zeros(len(scale))
 
 
-def halves(rmin: Reals, rmax: Reals, *, middle: int) -> Pair:
+def halves(rmin: Floats, rmax: Floats, *, middle: int) -> Pair:
     scale = np.maximum(abs(rmin), abs(rmax)) / F(255 / 2)
     return scale, np.full(len(scale), middle)
 
 
-def affine(rmin: Reals, rmax: Reals) -> Pair:
+def affine(rmin: Floats, rmax: Floats) -> Pair:
     scale = (rmax - rmin) / F(255)
     return scale, 0 - np.rint(rmin / scale)
 
 
-def tool(rmin: Reals, rmax: Reals) -> Pair:
+def tool(rmin: Floats, rmax: Floats) -> Pair:
     low, high = rmin.astype(np.float64), rmax.astype(np.float64)
     scale = ((high - low) / 255).astype(F)
     return scale, np.rint(0 - low / scale)
 
 
-def observer(rmin: Reals, rmax: Reals, eps: np.float32 = EPS) -> Pair:
+def observer(rmin: Floats, rmax: Floats, eps: np.float32 = EPS) -> Pair:
     scale = np.maximum((rmax - rmin) / F(255), eps)
     return scale, np.clip(0 - np.rint(rmin / scale), 0, 255)
 
 
-Formula = Callable[[Reals, Reals], Pair]
+Formula = Callable[[Floats, Floats], Pair]
 PRINTED: Mapping[str, tuple[str, bool, Formula]] = {
     "onednn.i8": ("i8", True, int8),
     "onnxruntime.i8": ("i8", True, int8),
@@ -66,7 +66,7 @@ PRINTED: Mapping[str, tuple[str, bool, Formula]] = {
 """Storage, whether about zero, and the formula that `qir doctor` prints in NumPy."""
 
 
-def ranges(seed: int, *, positive: bool) -> tuple[Reals, Reals]:
+def ranges(seed: int, *, positive: bool) -> tuple[Floats, Floats]:
     """Ranges with zero in them, as the formulas take them; quotients on ties, ends at zero and of
     subnormal size among them."""
     rng = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ def test_every_named_rule_has_its_formula_here() -> None:
     assert PRINTED.keys() == NAMED_RULES.keys()
 
 
-def test_signed_codes_of_fbgemm_are_about_zero() -> None:
+def test_signed_integers_of_fbgemm_are_about_zero() -> None:
     low, high = ranges(4, positive=False)
     found, zeros = choose(low, high, dtype("i8"), NAMED_RULES["fbgemm.symmetric"], symmetric=True)
     scale, zero = halves(low, high, middle=0)

@@ -158,7 +158,7 @@ def in_group(chain: tuple[str, ...], need: str, result: str = "codes") -> bool:
 
 @pytest.mark.parametrize("op", ["relu", "clip"])
 @pytest.mark.parametrize("head", ["conv1d", "conv2d", "conv3d", "matmul", "gemm", "add", "mul"])
-def test_an_activation_that_cuts_codes_stays_real(head: str, op: str, tmp_path: Path) -> None:
+def test_an_activation_that_cuts_integers_stays_real(head: str, op: str, tmp_path: Path) -> None:
     assert in_group((head, op), "redundant_tail")
     kernel = next(g.evidence.split()[0].rstrip(";") for g in GROUPS if g.chain == (head,))
     for zero, most, wanted in ((0, 300.0, True), (3, 300.0, False), (0, 6.0, op == "relu")):
@@ -171,7 +171,7 @@ TWICE = sorted(g.chain[0] for g in GROUPS if g.chain[1:] == ("relu",))
 
 
 @pytest.mark.parametrize("head", TWICE)
-def test_of_two_activations_before_codes_the_last_is_dropped_where_it_cuts_none(
+def test_of_two_activations_before_integers_the_last_is_dropped_where_it_cuts_none(
     head: str, tmp_path: Path
 ) -> None:
     kernel = next(g.evidence.split()[0].rstrip(";") for g in GROUPS if g.chain == (head,))
@@ -206,7 +206,7 @@ def test_a_convolutions_bias_counts_in_units_of_its_scales(tmp_path: Path) -> No
     assert fuses(m, m.coded(real), "QLinearConv", tmp_path)
 
 
-def test_a_gemms_bias_is_codes_whatever_its_scale_and_its_gain_is_one(tmp_path: Path) -> None:
+def test_a_gemms_bias_is_integers_whatever_its_scale_and_its_gain_is_one(tmp_path: Path) -> None:
     assert in_group(("gemm",), "bias_codes")
     assert in_group(("gemm",), "unit_gain_with_bias")
     cases: list[tuple[str, dict[str, float], bool]] = [
@@ -220,7 +220,7 @@ def test_a_gemms_bias_is_codes_whatever_its_scale_and_its_gain_is_one(tmp_path: 
         assert fuses(m, m.coded(gemm(m, bias, **attrs)), "QGemm", tmp_path) == wanted, (bias, attrs)
 
 
-def test_a_gemm_to_reals_takes_no_real_bias(tmp_path: Path) -> None:
+def test_a_gemm_to_floats_takes_no_real_bias(tmp_path: Path) -> None:
     assert in_group(("gemm",), "bias_i32", "real")
     for bias in ("unit", "other", "real"):
         m = Model()
@@ -228,7 +228,7 @@ def test_a_gemm_to_reals_takes_no_real_bias(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", MOVES)
-def test_codes_are_moved_only_within_one_map(op: str, tmp_path: Path) -> None:
+def test_integers_are_moved_only_within_one_map(op: str, tmp_path: Path) -> None:
     assert in_group((op,), "same_map")
     for scale, zero in ((0.05, 3), (0.06, 3), (0.05, 4)):
         m = Model()
@@ -271,7 +271,7 @@ def test_a_real_result_that_is_read_twice_or_shown_is_not_grouped(
 @pytest.mark.parametrize(
     "op", ["Sub", "Div", "Tanh", "HardSwish", "Abs", "ReduceMean", "Pad", "Relu"]
 )
-def test_ops_without_a_group_run_on_reals(op: str, tmp_path: Path) -> None:
+def test_ops_without_a_group_run_on_floats(op: str, tmp_path: Path) -> None:
     m = Model()
     operands = [m.data(*IMAGE)]
     if op in ("Sub", "Div"):

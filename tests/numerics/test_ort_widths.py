@@ -190,7 +190,7 @@ def test_a_product_too_wide_for_sums_of_32_bits_stays_real(tmp_path: Path) -> No
     assert np.allclose(found, 64 * 3000 * 3e-4, rtol=0.02)
 
 
-def test_the_table_of_exponents_refuses_wider_codes_in_one_line() -> None:
+def test_the_table_of_exponents_refuses_wider_integers_in_one_line() -> None:
     of = affine_of(uniform(dtype("u16"), np.asarray(0.1, np.float32), np.asarray(3)))
     with pytest.raises(OpError, match=r"softmax: exponent_table .* u16 has more; dequantize"):
         exponent_table(np.zeros((2, 3), np.uint16), of, of)

@@ -23,7 +23,7 @@ def some(rng: np.random.Generator, kind: DType, shape: tuple[int, ...]) -> NDArr
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_bytes_are_those_of_the_definition_and_give_the_codes_back(name: str) -> None:
+def test_bytes_are_those_of_the_definition_and_give_the_integers_back(name: str) -> None:
     rng, kind = np.random.default_rng(len(name) + ord(name[-1])), dtype(name)
     for shape in ((), (0,), (1,), (13,), (3, 0), (4, 9), (2, 3, 17)):
         quantized = some(rng, kind, shape)

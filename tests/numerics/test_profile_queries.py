@@ -164,7 +164,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_conversions_are_asked_for_by_the_granularity_of_their_codes(name: str) -> None:
+def test_conversions_are_asked_for_by_the_granularity_of_their_integers(name: str) -> None:
     quant = TYPES[name]
     grain = "channel" if name in ("channel", "wide") else "tensor"
     for op in ("quantize", "dequantize", "requantize"):
@@ -184,7 +184,7 @@ def converted(op: str, quant: QuantType) -> Node:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_constants_beside_ties_become_the_codes_that_torch_makes_of_them(seed: int) -> None:
+def test_constants_beside_ties_become_the_integers_that_torch_makes_of_them(seed: int) -> None:
     """Integers of constants per channel, with zero points, that `group` computes."""
     rng = np.random.default_rng(seed)
     scale = rng.uniform(0.01, 0.3, 8).astype(np.float32)

@@ -58,7 +58,7 @@ def test_division_and_reciprocal_differ_where_a_tie_is_near() -> None:
     assert quantize(x, to, quantizing(by="reciprocal")).tolist() == [128]
 
 
-def test_clipping_reals_first_or_codes_last_gives_the_same_codes() -> None:
+def test_clipping_floats_first_or_integers_last_gives_the_same_integers() -> None:
     rng = np.random.default_rng(2)
     x = np.concatenate([rng.normal(size=3000) * 100, [1e30, -1e30, np.inf, -np.inf]]).astype(F)
     for storage, zero in (("u8", 0), ("u8", 201), ("i8", -127), ("i4", 3)):
@@ -89,7 +89,7 @@ def test_a_nan_becomes_what_the_profile_says_or_is_refused() -> None:
     st.floats(2.0**-20, 2.0**20, width=32),
     st.lists(st.integers(-128, 127), min_size=1, max_size=20),
 )
-def test_codes_survive_dequantize_and_quantize(
+def test_integers_survive_dequantize_and_quantize(
     zero: int, scale: float, quantized: list[int]
 ) -> None:
     of = affine("i8", scale, zero)

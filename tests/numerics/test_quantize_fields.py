@@ -89,7 +89,7 @@ def test_the_level_of_readers_is_that_of_the_type_or_of_the_profile() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.3, 2.0), (-2.5, 0.7), (-2.0, 2.0), (-3.0, 0.0)])
-def test_the_wider_side_decides_a_gain_and_reals_are_cut_at_the_range(
+def test_the_wider_side_decides_a_gain_and_floats_are_cut_at_the_range(
     low: float, high: float
 ) -> None:
     """TensorFlow's core SCALED: min(qmin / min, qmax / max), cut, halves away."""
@@ -127,7 +127,7 @@ def test_spans_and_pairs_are_tensorflows_combined_and_first(
     assert np.array_equal(quantize(x, of, narrow), np.clip(wanted, least, most))
 
 
-def test_a_range_that_nobody_declares_is_what_the_codes_mean() -> None:
+def test_a_range_that_nobody_declares_is_what_the_integers_mean() -> None:
     of = map_of(QuantType(dtype("u8"), F32, (0.5,), (3,)))
     x = random_floats(-1.5, 126.0, 2.0)
     low, high = (F(0) - F(3)) * F(0.5), (F(255) - F(3)) * F(0.5)
@@ -170,7 +170,7 @@ def test_each_type_to_compute_in_rounds_every_step(by: str, compute: str) -> Non
 
 
 @pytest.mark.parametrize("zero", [0, 11])
-def test_codes_mean_reals_in_each_way(zero: int) -> None:
+def test_integers_mean_floats_in_each_way(zero: int) -> None:
     quantized = np.arange(256).astype(np.uint8)
     of = map_of(QuantType(dtype("u8"), F32, (0.0137,), (zero,), plus=(-2.7,)))
     q, s, z, p = quantized.astype(F), F(0.0137), F(zero), F(-2.7)
@@ -190,7 +190,7 @@ def test_codes_mean_reals_in_each_way(zero: int) -> None:
 
 
 @pytest.mark.parametrize("many", [7, 5000])
-def test_zero_points_meet_codes_of_32_bits_as_whole_numbers_or_as_reals(many: int) -> None:
+def test_zero_points_meet_integers_of_32_bits_as_whole_numbers_or_as_floats(many: int) -> None:
     of, zero = affine("i32", 0.5, 77), 77
     rng = np.random.default_rng(SEED)
     steps = rng.integers(-(2**31) + 2**8, 2**31 - 2**8, many).astype(F)
@@ -209,7 +209,7 @@ def test_zero_points_meet_codes_of_32_bits_as_whole_numbers_or_as_reals(many: in
         assert np.array_equal(dequantize(quantized, of, back), wanted.astype(F) * F(0.5)), how
 
 
-def test_reals_that_processors_cannot_convert_are_the_lowest_codes() -> None:
+def test_floats_that_processors_cannot_convert_are_the_lowest_integers() -> None:
     x = np.array([2.0**30, 2.0**31, 2.0**62, 2.0**63, np.inf, -(2.0**63), -np.inf], F)
     forms = {
         "end": [127, 127, 127, 127, 127, -128, -128],
@@ -240,7 +240,7 @@ def test_a_zero_point_is_added_to_the_lowest_of_32_bits_and_wraps() -> None:
 
 
 @pytest.mark.parametrize("length", [8, 3000])
-def test_reals_that_end_at_32_bits_wrap_with_the_zero_point(length: int) -> None:
+def test_floats_that_end_at_32_bits_wrap_with_the_zero_point(length: int) -> None:
     """The integers of torch 2.15's quantize_per_tensor at these floats."""
     x = np.array([2.0**31, -(2.0**31), 2.0**31 - 256, 2.0**30, np.inf, -np.inf, np.nan, 7], F)
     x = np.resize(x, length)
@@ -257,7 +257,7 @@ def test_reals_that_end_at_32_bits_wrap_with_the_zero_point(length: int) -> None
 
 
 @pytest.mark.parametrize("length", [3, 3000])
-def test_a_nan_wraps_as_reals_do_that_32_bits_do_not_hold(length: int) -> None:
+def test_a_nan_wraps_as_floats_do_that_32_bits_do_not_hold(length: int) -> None:
     x = np.resize(np.array([np.nan, 0, np.inf], F), length)
     for zero, code in ((5, -128), (-5, 127), (0, -128)):
         found = quantize(x, affine("i8", 1.0, zero), rule(far="wrap_32", nan="far"))

@@ -162,7 +162,7 @@ def test_a_real_result_is_the_sum_times_its_unit_and_the_bias(by: str) -> None:
     assert np.array_equal(computed(said, body, b=b, **given), wanted)
 
 
-def test_a_bias_of_codes_is_rescaled_to_the_sums() -> None:
+def test_a_bias_of_integers_is_rescaled_to_the_sums() -> None:
     given = operands(SEED)
     body = linear(bias="!quant.uniform<i8:f32, 0.046875>")
     b = np.array([-128, -3, -1, 0, 1, 3, 5, 127], np.int8)

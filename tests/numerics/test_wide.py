@@ -35,7 +35,7 @@ def rounded(value: int, kind: DType) -> float:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("clip", ["codes", "reals_first"])
-def test_codes_of_reals_are_exact_and_saturate(name: str, clip: Any) -> None:
+def test_integers_of_floats_are_exact_and_saturate(name: str, clip: Any) -> None:
     kind, rng = dtype(name), np.random.default_rng(SEED)
     rule = Rule("wide", quantize=Quantize(compute="f64", clip=clip))
     floats = np.concatenate([rng.normal(0, 10.0**e, 200) for e in range(20)])
@@ -59,7 +59,7 @@ def test_codes_of_reals_are_exact_and_saturate(name: str, clip: Any) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("express", [F32, F64])
-def test_reals_of_codes_are_rounded_once(name: str, express: DType) -> None:
+def test_floats_of_integers_are_rounded_once(name: str, express: DType) -> None:
     kind, rng = dtype(name), np.random.default_rng(SEED)
     low, high = kind.bounds
     some = rng.integers(low, high, 3000, kind.carrier, endpoint=True)
@@ -83,7 +83,7 @@ def test_a_zero_of_64_bits_may_stand_in_an_array() -> None:
 
 
 @pytest.mark.parametrize("clip", ["codes", "reals"])
-def test_sums_become_codes_of_64_bits(clip: Any) -> None:
+def test_sums_become_integers_of_64_bits(clip: Any) -> None:
     sums = np.array([7, -(2**31), 2**31 - 1, 0], np.int32)
     y = affine("i64", 1.0, np.array(2**62 + 1))
     rule = Rule("r", requant=Requant(clip=clip))

@@ -14,7 +14,7 @@ from qir.rewrite.layer_weights import energy
 
 SEED = 20261128
 TRIED = ("minmax", "percentile:99.999", "percentile:99.99", "mse", "mae")
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 TEXT = (
     "graph main {\n  %x = input() : (N)x8xf32\n  %w = constant(@w) : 8x4xf32\n"
     "  %y = gemm(%x, %w) : (N)x4xf32\n  output(y=%y)\n}\n"
@@ -28,7 +28,7 @@ def spiky(rng: np.random.Generator) -> NDArray[np.float32]:
     return x.astype(np.float32)
 
 
-def stored(x: NDArray[np.float32], low: float, high: float) -> Reals:
+def stored(x: NDArray[np.float32], low: float, high: float) -> Floats:
     """Values as uint8 integers of a range that holds zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255

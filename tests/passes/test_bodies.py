@@ -50,7 +50,7 @@ def test_what_is_dead_or_constant_in_a_body_goes() -> None:
     assert _body(after, "else") == ["input", "constant", "mul", "output"]
 
 
-def test_codes_in_a_body_are_fused() -> None:
+def test_integers_in_a_body_are_fused() -> None:
     after = run_passes(parse(TEXT), [FuseQdq()], Ledger())
     assert _body(after, "then") == ["input", "quantize", "relu", "dequantize", "output"]
     back = run_passes(after, [ExpandQdq()], Ledger())

@@ -56,7 +56,7 @@ def test_random_pairs_go_where_every_code_comes_back() -> None:
 
 
 @pytest.mark.parametrize("profile", profile_names())
-def test_a_profile_decides_whether_codes_come_back(profile: str) -> None:
+def test_a_profile_decides_whether_integers_come_back(profile: str) -> None:
     for seed in range(2):
         rng = np.random.default_rng(seed)
         scales = rng.uniform(0.001, 2, 5).astype(np.float32)
@@ -109,7 +109,7 @@ def test_bits_that_are_read_as_they_were_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("profile", ["native", "ort-1.31"])
-def test_codes_are_moved_instead_of_their_numbers(profile: str) -> None:
+def test_integers_are_moved_instead_of_their_numbers(profile: str) -> None:
     text = """graph main as PROFILE {
       %x = input() : 2x3x4x!quant.uniform<u8:f32, 0.3:128>
       %d = dequantize(%x) : 2x3x4xf32

@@ -15,7 +15,7 @@ from qir.rewrite import run_passes
 from tests.passes.test_correct_bias import layer
 
 SEED = 20261128
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 TEXT = (
     "graph main {\n  %x = input() : (N)x256xf32\n  %w = constant(@w) : 3x256xf32\n"
     "  %y = linear(%x, %w) : (N)x3xf32\n  output(y=%y)\n}\n"
@@ -28,7 +28,7 @@ def outlying(rng: np.random.Generator) -> NDArray[np.float32]:
     return w.astype(np.float32)
 
 
-def error(w: Reals, reach: Reals, high: int) -> Reals:
+def error(w: Floats, reach: Floats, high: int) -> Floats:
     scale = reach / high
     quantized = np.clip(np.rint(w / scale), -high, high)
     return np.square(quantized * scale - w)

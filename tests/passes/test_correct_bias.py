@@ -21,10 +21,10 @@ from qir.passes.quantize.correct_bias import CorrectBias
 from qir.rewrite import run_passes
 
 SEED = 20261128
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
-def rounded(weights: Reals, axis: int | None) -> Reals:
+def rounded(weights: Floats, axis: int | None) -> Floats:
     """Weights as int8 integers of -127..127 hold them, one scale for each index of an axis."""
     rest = tuple(i for i in range(weights.ndim) if i != axis)
     reach = np.abs(weights).max(axis=None if axis is None else rest, keepdims=True)
@@ -32,7 +32,7 @@ def rounded(weights: Reals, axis: int | None) -> Reals:
     return np.asarray(np.rint(weights / scale) * scale, np.float64)
 
 
-def convolved(x: Reals, w: Reals, pad: int, stride: int, dilation: int, groups: int) -> Reals:
+def convolved(x: Floats, w: Floats, pad: int, stride: int, dilation: int, groups: int) -> Floats:
     """A convolution along two axes, one product after another."""
     n, _, height, width = x.shape
     o, i, kh, kw = w.shape
@@ -77,7 +77,7 @@ def corrected(graph: Graph, statistics: Statistics, name: str = "onnxruntime") -
     return run_passes(graph, [one], Ledger())
 
 
-def bias_of(graph: Graph) -> Reals:
+def bias_of(graph: Graph) -> Floats:
     node = layer(graph)
     found = node.operands["c" if node.op == "gemm" else "bias"].constant
     assert found is not None

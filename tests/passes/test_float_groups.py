@@ -122,7 +122,7 @@ def makes(kernel: KernelGroup, quantized: str | None) -> bool:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
-def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> None:
+def test_integers_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> None:
     """Grouped first, then quantized: the profile's kernels are those that were predicted."""
     several = 0
     for seed in SEEDS:
@@ -142,7 +142,7 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
-def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
+def test_integers_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
     """Quantized as the profile has it; a pool that stands alone between floats moves no
     integers."""
     count = 0
@@ -158,7 +158,7 @@ def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
     assert count > 25
 
 
-def test_codes_by_a_profile_are_refused_where_it_has_no_kernels_or_others_are_meant() -> None:
+def test_integers_by_a_profile_are_refused_where_it_has_no_kernels_or_others_are_meant() -> None:
     graph = network(1)
     statistics = pipeline.calibrate(graph, samples(1))
     with pytest.raises(UsageError, match=r"^qonnx-1\.0 makes no kernels of 8-bit integers"):
@@ -201,7 +201,7 @@ def test_what_is_in_no_kernel_is_told_with_the_reason() -> None:
     assert [one.reason for one in ops_left_float(made)] == ["no group of mxnet-1.9 takes it"]
 
 
-def test_a_graph_with_codes_has_no_groups_of_reals() -> None:
+def test_a_graph_with_integers_has_no_groups_of_floats() -> None:
     graph = network(1)
     statistics = pipeline.calibrate(graph, samples(1))
     made = grouped(pipeline.quantize(graph, statistics), "tf-2.21.core")

@@ -140,5 +140,5 @@ def test_the_ledger_tells_of_both_and_history_is_kept() -> None:
     assert after["linear"].node.operands["w"].lineage.how == ("scaled",)
 
 
-def test_generated_graphs_keep_their_reals() -> None:
+def test_generated_graphs_keep_their_floats() -> None:
     keeps(FoldBatchNorm(), range(6), tolerance=1e-4)

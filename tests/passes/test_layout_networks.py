@@ -290,7 +290,7 @@ def test_sizes_that_are_no_numbers_are_no_hindrance() -> None:
     assert keep(NHWC, graph, 0, tolerance=1e-6) > 0
 
 
-def test_weights_in_codes_come_into_the_order_of_what_they_are_multiplied_with() -> None:
+def test_weights_in_integers_come_into_the_order_of_what_they_are_multiplied_with() -> None:
     rng = np.random.default_rng(3)
     graph = parse(
         """array @s : 5xf32

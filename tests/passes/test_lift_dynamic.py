@@ -74,7 +74,9 @@ def lifted(before: Graph) -> Graph:
 @pytest.mark.parametrize("storage", ["i8", "u8"])
 @pytest.mark.parametrize("grain", ["7x", "", "1x"])
 @pytest.mark.parametrize("end", ["%y = add(%p, %bias) : 5x7xf32", "%y = identity(%p) : 5x7xf32"])
-def test_a_chain_of_integer_ops_is_a_product_of_codes(storage: str, grain: str, end: str) -> None:
+def test_a_chain_of_integer_ops_is_a_product_of_integers(
+    storage: str, grain: str, end: str
+) -> None:
     scaling = RIGHT["scaling"]
     if grain != "7x":
         scaling = scaling.replace(": 7xf32", f": {grain}f32")

@@ -112,7 +112,7 @@ def ran(graph: Graph, feeds: dict[str, NDArray[np.generic]], path: Path) -> NDAr
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_masked_attention_stays_one_in_codes(way: str, tmp_path: Path) -> None:
+def test_a_masked_attention_stays_one_in_integers(way: str, tmp_path: Path) -> None:
     graph, feeds = network(way)
     statistics = pipeline.calibrate(graph, [feeds])
     made = pipeline.quantize(graph, statistics)
@@ -162,7 +162,7 @@ def test_quantizing_tells_of_a_mask_that_only_the_data_show(tmp_path: Path) -> N
     ],
     ids=["means", "an offset", "distances", "a factor"],
 )
-def test_large_numbers_that_are_no_mask_keep_codes(line: str) -> None:
+def test_large_numbers_that_are_no_mask_keep_integers(line: str) -> None:
     text = HEAD.replace("NUMBER", "f32") + "  " + line.replace("; ", "\n  ") + TAIL
     arrays = {f"w{n}": np.ones((16, 16), np.float32) for n in "qkv"}
     arrays["held"] = np.where(KEEP > 0, np.float32(0), np.float32(-1e4))
@@ -209,7 +209,7 @@ def test_a_pad_before_a_pool_leaves_the_others_room(value: str) -> None:
     assert of["p"] == ("integer" if value in ("-inf", "0.0") else "float")
 
 
-def test_a_rule_gives_codes_to_what_a_mask_is_in() -> None:
+def test_a_rule_gives_integers_to_what_a_mask_is_in() -> None:
     graph, _ = network("factor, -1e4")
     rule = "op=softmax slot=x: u8 affine tensor percentile:60"
     of = {d.node: d for d in pipeline.plan(graph, rules=[rule]).decisions}

@@ -73,7 +73,7 @@ def test_a_range_becomes_the_numbers_that_the_profile_chooses() -> None:
     assert np.array_equal(run(graph, {"x": x})["q"], [0, 50, 255])
 
 
-def test_numbers_that_are_codes_themselves_move_as_they_are() -> None:
+def test_numbers_that_are_integers_themselves_move_as_they_are() -> None:
     scales = np.array([4, 8, 1], np.uint8)
     graph = parse(
         "array @s : 3x!quant.uniform<u8:f32, 0.25>\ngraph g as native {\n"

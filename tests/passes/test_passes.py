@@ -141,7 +141,7 @@ def normalized(make: Make, seed: int) -> Graph:
 
 
 @pytest.mark.parametrize("case", FOLDED)
-def test_a_folded_normalization_is_equal_in_reals(case: str) -> None:
+def test_a_folded_normalization_is_equal_in_floats(case: str) -> None:
     for seed in range(5):
         graph = normalized(FOLDED[case], seed)
         ledger = Ledger()
@@ -209,7 +209,7 @@ def test_most_generated_networks_have_something_to_fuse() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_expanded_codes_are_computed_in_reals_and_keep_their_types(seed: int) -> None:
+def test_expanded_integers_are_computed_in_floats_and_keep_their_types(seed: int) -> None:
     graph = random_graph(seed, "integer")
     after = run_passes(graph, [ExpandQdq()], Ledger())
     assert {s: v.type for s, v in after.outputs.items()} == {

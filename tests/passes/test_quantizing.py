@@ -66,7 +66,7 @@ def test_the_same_input_gives_the_same_text(seed: int) -> None:
     assert len(texts) == 1
 
 
-def test_codes_of_constants_are_within_half_a_step() -> None:
+def test_integers_of_constants_are_within_half_a_step() -> None:
     checked = 0
     for seed in SEEDS:
         graph = pipeline.fold(random_graph(seed))

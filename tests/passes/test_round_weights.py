@@ -19,7 +19,7 @@ from qir.rewrite import run_passes
 from tests.passes.test_correct_bias import convolved, layer
 
 SEED = 20261128
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def correlated(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
@@ -34,7 +34,7 @@ def rounded(graph: Graph, scheme: str, x: NDArray[np.float32], *, centered: bool
     return run_passes(graph, [RoundWeights({"x": x}, centered=centered)], Ledger())
 
 
-def weights(graph: Graph) -> Reals:
+def weights(graph: Graph) -> Floats:
     node = layer(graph)
     found = node.operands["b" if node.op == "gemm" else "w"].constant
     assert found is not None
@@ -52,7 +52,7 @@ def test_few_weights_get_the_best_of_all_roundings_or_near_it() -> None:
         made = choose_rounding(moments[None], w[None], near[None], np.ones((1, 1)), 7)[0]
         assert (np.abs(made - w) < 1).all()
 
-        def cost(quantized: Reals, w: Reals = w, x: Reals = x) -> float:
+        def cost(quantized: Floats, w: Floats = w, x: Floats = x) -> float:
             return float(np.square(x @ (quantized - w)[0]).mean())
 
         choices = product(*((np.floor(v), np.floor(v) + 1) for v in w[0]))
@@ -87,7 +87,7 @@ def test_a_convolution_comes_nearer_than_with_nearest_weights(
     reach = np.abs(w).max(axis=(1, 2, 3) if grain == "channel" else None, keepdims=True)
     scale = reach.astype(np.float64) / 7
 
-    def error(taken: Reals) -> float:
+    def error(taken: Floats) -> float:
         found = convolved(x.astype(np.float64), taken, pad, stride, dilation, groups)
         return float(np.square(found - exact).sum())
 

@@ -94,7 +94,7 @@ def test_parts_that_are_stored_otherwise_stay_real(kept: str) -> None:
     assert all(np.array_equal(before[n], after[n]) for n in before)
 
 
-def test_codes_that_onnx_cannot_part_are_refused_in_one_line() -> None:
+def test_integers_that_onnx_cannot_part_are_refused_in_one_line() -> None:
     graph = parse(
         """graph g as native {
         %x = input() : 4x!quant.uniform<u4:f32, 0.1:7>

@@ -128,7 +128,7 @@ def mixed(kind: str) -> Graph:
 
 
 @pytest.mark.parametrize(("kind", "bits"), [("f16", 11), ("bf16", 8)])
-def test_what_is_no_plain_op_of_reals_keeps_its_types(kind: str, bits: int) -> None:
+def test_what_is_no_plain_op_of_floats_keeps_its_types(kind: str, bits: int) -> None:
     graph = mixed(kind)
     made = pipeline.optimize(graph, "widen-reals")
     assert [f for f in verify(made) if f.severity == "error"] == []
@@ -156,13 +156,13 @@ def test_what_is_no_plain_op_of_reals_keeps_its_types(kind: str, bits: int) -> N
     assert pipeline.optimize(made, "widen-reals") == made
 
 
-def test_what_holds_no_such_reals_stays_as_it_is() -> None:
+def test_what_holds_no_such_floats_stays_as_it_is() -> None:
     graph = parse("graph main { %x = input() : 2xf64 %y = relu(%x) : 2xf64 output(y=%y) }", {})
     assert pipeline.optimize(graph, "widen-reals") == graph
     assert pipeline.fold(graph) == graph
 
 
-def test_codes_beside_halves_stay_what_they_are(tmp_path: Path) -> None:
+def test_integers_beside_halves_stay_what_they_are(tmp_path: Path) -> None:
     """An optimizer makes nothing integer of these, and neither does quantizing them again."""
     graph = mixed("f16")
     assert pipeline.fold(graph).outputs["y"].node.operands["a"].type.dtype.name == "f16"

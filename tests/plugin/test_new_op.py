@@ -21,10 +21,10 @@ from qir.ir.types import QuantType, TensorType
 from qir.testing import check_op, require
 
 DOMAIN, SEED = "com.acme", 20260701
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 
 
-def bent(x: Reals, knee: float) -> Reals:
+def bent(x: Floats, knee: float) -> Floats:
     """x, and half of what goes beyond the knee."""
     return np.where(x > knee, (x + x.dtype.type(knee)) / x.dtype.type(2), x).astype(x.dtype)
 
@@ -62,7 +62,7 @@ class Bend(OpRun):
 
     op_domain = DOMAIN
 
-    def _run(self, x: Reals, at: float = 1.0) -> tuple[Reals]:
+    def _run(self, x: Floats, at: float = 1.0) -> tuple[Floats]:
         return (bent(x, at),)
 
 
@@ -85,7 +85,7 @@ def model(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "net.onnx"
 
 
-def quantized(x: Reals, kind: QuantType) -> Reals:
+def quantized(x: Floats, kind: QuantType) -> Floats:
     """What u8 values of x mean, by the formula of ONNX."""
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
     integers = np.clip(np.rint(x / scale) + zero, 0, 255)

@@ -140,7 +140,7 @@ def coded(quantized: np.ndarray, kind: QuantType, how: tuple[str, ...] = ()) -> 
     return graph
 
 
-def test_moved_codes_are_counted_and_their_largest_step_told() -> None:
+def test_moved_integers_are_counted_and_their_largest_step_told() -> None:
     kind = uniform(I8, np.float32(0.5))
     quantized = np.arange(24, dtype=np.int8).reshape(2, 3, 4)
     other = quantized.copy()
@@ -188,7 +188,7 @@ def test_weights_and_what_they_were_quantized_to_lie_within_half_a_step() -> Non
     assert held.measure.largest == gaps.max()
 
 
-def test_another_layout_of_the_same_codes_is_no_difference_of_codes() -> None:
+def test_another_layout_of_the_same_integers_is_no_difference_of_integers() -> None:
     quantized = np.random.default_rng(6).integers(-99, 99, (2, 3, 4)).astype(np.int8)
     scales = np.array([0.5, 0.25, 0.125], np.float32)
     perm = (2, 0, 1)
@@ -205,7 +205,7 @@ def test_another_layout_of_the_same_codes_is_no_difference_of_codes() -> None:
     assert not diff(a, coded(turned, uniform(I8, scales, axis=2))).equal, "no lineage tells of it"
 
 
-def test_two_forms_of_one_program_are_matched_through_their_codes() -> None:
+def test_two_forms_of_one_program_are_matched_through_their_integers() -> None:
     integer = program(INTEGER)
     found = diff(program(QDQ), integer)
     pairs = {pair.a: pair.b for pair in found.pairs}
@@ -354,7 +354,7 @@ def test_distances_are_those_of_numpy() -> None:
     assert (nan.differ, nan.largest) == (1, None)
 
 
-def test_a_map_of_other_storage_is_told_and_its_reals_compared() -> None:
+def test_a_map_of_other_storage_is_told_and_its_floats_compared() -> None:
     quantized = np.arange(-8, 8, dtype=np.int8)
     a = coded(quantized, uniform(I8, np.float32(0.5)))
     b = coded(

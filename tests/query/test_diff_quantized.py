@@ -79,7 +79,7 @@ def compared(found: GraphDifference) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_weight_is_compared_with_its_codes(form: str, tmp_path: Path) -> None:
+def test_every_weight_is_compared_with_its_integers(form: str, tmp_path: Path) -> None:
     arrays = build(tmp_path / "float.onnx")
     said = FORMS[form]
     if form.startswith("dynamic"):

@@ -191,7 +191,7 @@ def _listed(values: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"
 
 
-def test_a_range_of_codes_is_that_of_the_reals_they_mean() -> None:
+def test_a_range_of_integers_is_that_of_the_floats_they_mean() -> None:
     quantized = np.array([-70, 12, 200], np.int32)
     graph = parse(
         "graph g as native {\n%x = input() : 3x!quant.uniform<i32:f32, 0.5>\n"

@@ -75,7 +75,7 @@ def test_random_programs_print_and_read_back() -> None:
             assert parse(str(graph), arrays) == graph, f"seed {seed}"
 
 
-def test_written_as_reals_between_codes_they_mean_the_same() -> None:
+def test_written_as_floats_between_integers_they_mean_the_same() -> None:
     """Each rounding stands where it stood; float sums are not exact, so a code may move a step."""
     for seed in range(60):
         made = Dynamic(seed)
@@ -159,7 +159,7 @@ BLOCKS = """%x = input() : 2x10xf32
 output(s=%s, z=%z, q=%q, y=%y)"""
 
 
-def test_blocks_along_the_sum_are_computed_in_reals() -> None:
+def test_blocks_along_the_sum_are_computed_in_floats() -> None:
     rng = np.random.default_rng(SEED)
     x, w = rng.normal(size=(2, 10)).astype(F), rng.normal(size=(10, 3)).astype(F)
     found: dict[str, Tensor] = dict(run(program(BLOCKS, {"w": w}), {"x": x}))
@@ -228,7 +228,7 @@ def test_numbers_that_do_not_fit_are_told(
         run(graph, {"x": np.zeros(3, np.uint8)})
 
 
-def test_reals_are_given_no_numbers_and_sizes_need_none() -> None:
+def test_floats_are_given_no_numbers_and_sizes_need_none() -> None:
     text = "graph g as native {{\n%x = input() : {kind}\n%s = constant(0.5) : f32\n%y = {op}\n}}"
     wrong = text.format(kind="3xf32", op="relu(%x, x.scale=%s) : 3xf32\noutput(y=%y)")
     with pytest.raises(OpError, match=r"^y: relu: x\.scale is given, and no type asks for it$"):
@@ -291,7 +291,7 @@ def test_groups_take_numbers_that_come_beside_and_round_where_they_say() -> None
     assert np.array_equal(found["e"], np.clip(np.rint(inner * x4 / F(0.5)) + 100, 0, 255))
 
 
-def test_one_tensor_that_is_read_by_two_numbers_has_two_meanings_also_in_reals() -> None:
+def test_one_tensor_that_is_read_by_two_numbers_has_two_meanings_also_in_floats() -> None:
     graph = program(
         "%x = input() : 2x2x!quant.uniform<u8:f32, ?>\n%s = input() : f32\n%t = input() : f32\n"
         "%y = matmul(%x, %x, a.scale=%s, b.scale=%t) : 2x2xf32\noutput(y=%y)"

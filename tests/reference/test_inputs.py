@@ -68,7 +68,7 @@ def test_bytes_may_come_in_either_order(kind: str) -> None:
         ),
     ],
 )
-def test_codes_outside_their_type_are_refused(kind: str, codes: Tensor, said: str) -> None:
+def test_integers_outside_their_type_are_refused(kind: str, codes: Tensor, said: str) -> None:
     with pytest.raises(DataError, match=f"^input 'x' .*{said}") as caught:
         given(f"2x{kind}", codes)
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from qir.reference.interpreter import run
 CODES = np.arange(32, dtype=np.uint8).reshape(1, 2, 4, 4)
 
 
-def test_a_transpose_moves_codes_with_the_axis_of_their_scales() -> None:
+def test_a_transpose_moves_integers_with_the_axis_of_their_scales() -> None:
     graph = parse("""graph main as native {
       %x = input() : 1x2x4x4x!quant.uniform<u8:f32:1, {0.5, 2.0}>
       %t = transpose(%x) {perm = (0, 2, 3, 1)} : 1x4x4x2x!quant.uniform<u8:f32:3, {0.5, 2.0}>

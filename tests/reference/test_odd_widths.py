@@ -117,7 +117,7 @@ def test_casts_of_integers_keep_the_low_bits(to: str) -> None:
         assert cast(x, dtype(to)).tolist() == [held(int(v), to) for v in x]
 
 
-def test_casts_of_reals_that_fit_are_onnxruntimes() -> None:
+def test_casts_of_floats_that_fit_are_onnxruntimes() -> None:
     rng = np.random.default_rng(SEED)
     whole = np.concatenate([rng.normal(0, 10.0**e, 30) for e in range(10)])
     for name in ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"):
@@ -133,7 +133,7 @@ def test_casts_of_reals_that_fit_are_onnxruntimes() -> None:
             assert mine.tolist() == theirs.tolist()
 
 
-def test_casts_of_reals_that_do_not_fit_are_the_same_everywhere() -> None:
+def test_casts_of_floats_that_do_not_fit_are_the_same_everywhere() -> None:
     far = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**63], np.float32)
     for name, value in (("i8", 0), ("u3", 0), ("i32", -(2**31)), ("u32", 0), ("i64", -(2**63))):
         for count in (1, 7, 64):  # vectors and their rests alike

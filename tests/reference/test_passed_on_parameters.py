@@ -31,7 +31,7 @@ POOL = "avg_pool2d(%x) {kernel = (2, 2)}"
         ("ipex-2.8", POOL, 3),
     ],
 )
-def test_a_result_of_another_map_is_refused_and_written_in_reals(
+def test_a_result_of_another_map_is_refused_and_written_in_floats(
     name: str, call: str, side: int
 ) -> None:
     text = TEXT.replace("PROFILE", name).replace("OP", call).replace("SIDE", str(side))

@@ -87,7 +87,7 @@ def overflowing(value: float, bits: int, bias: int, largest: float, above: float
     ("name", "numbers"),
     [("f8e4m3fn", (3, 7, 448.0, np.nan)), ("f8e5m2", (2, 15, 57344.0, np.inf))],
 )
-def test_float_codes_overflow_where_the_node_says_so(
+def test_float_integers_overflow_where_the_node_says_so(
     name: str, numbers: tuple[int, int, float, float]
 ) -> None:
     ends = [0, 0.001, 1, 223, 224, 231, 232, 233, 240, 28672, 30719, 30720, 32768, 1e30, np.inf]
@@ -102,7 +102,7 @@ def test_float_codes_overflow_where_the_node_says_so(
     assert np.array_equal(np.signbit(found[:30]), np.signbit(x[:30]))
 
 
-def test_whole_codes_always_saturate() -> None:
+def test_whole_integers_always_saturate() -> None:
     body = (
         "%x = input() : 3xf32\n%q = quantize(%x) {saturate = false} : "
         "3x!quant.uniform<u8:f32, 0.5>\noutput(q=%q)"
@@ -133,7 +133,7 @@ def test_a_quantize_that_says_how_it_rounds_is_no_end_of_a_kernel() -> None:
 # -- fake_quantize --------------------------------------------------------------------------------
 
 
-def test_fake_quantize_is_what_codes_can_hold() -> None:
+def test_fake_quantize_is_what_integers_can_hold() -> None:
     x = np.random.default_rng(SEED).normal(size=200).astype(F)
     body = (
         "%x = input() : 200xf32\n%s = constant(0.03) : f32\n%z = constant(7) : i32\n"
@@ -221,7 +221,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("quant", sorted(MAPS))
-def test_codes_of_any_map_become_codes_of_another_by_value(quant: str) -> None:
+def test_integers_of_any_map_become_integers_of_another_by_value(quant: str) -> None:
     grid = np.array([[0.5, 0.25], [1, 0.125]], F)
     head = "array @g : 2x2xf32\n" if "@g" in quant else ""
     graph = parse(
@@ -240,7 +240,7 @@ def test_codes_of_any_map_become_codes_of_another_by_value(quant: str) -> None:
     assert np.array_equal(found["k"], found["y"])
 
 
-def test_products_with_blocks_of_weights_and_real_data_are_computed_in_reals() -> None:
+def test_products_with_blocks_of_weights_and_real_data_are_computed_in_floats() -> None:
     rng = np.random.default_rng(SEED)
     data: dict[str, Tensor] = {
         "w": rng.integers(0, 16, (5, 8)).astype(np.uint8),
@@ -261,7 +261,7 @@ def test_products_with_blocks_of_weights_and_real_data_are_computed_in_reals() -
     assert np.abs(found - wanted).max() <= 2.0**-22 * np.abs(wanted).max()
 
 
-def test_bfloat16_is_what_reals_are_held_to() -> None:
+def test_bfloat16_is_what_floats_are_held_to() -> None:
     body = (
         "%x = input() : 4xbf16\n"
         "%f = fake_quantize(%x) inner {code : !quant.uniform<i8:bf16, 0.5>} : 4xbf16\noutput(f=%f)"

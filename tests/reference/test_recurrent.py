@@ -338,7 +338,7 @@ def _inputs() -> dict[str, Array]:
     return {"x": x, "w": w, "r": r, "b": b}
 
 
-def test_codes_are_dequantized_first_and_results_quantized_last() -> None:
+def test_integers_are_dequantized_first_and_results_quantized_last() -> None:
     inputs = _inputs()
     graph = _integers(f"{{c : !quant.uniform<i16:f32, 0.00048828125>, h : {CODES}}}", CODES)
     assert verify(graph) == []
@@ -355,7 +355,7 @@ def test_codes_are_dequantized_first_and_results_quantized_last() -> None:
 
 @pytest.mark.parametrize("element", [CODES, "f32"])
 @pytest.mark.parametrize("inner", ["", f"{{h : {CODES}}}", "{h : !quant.uniform<u8:f32, ?:?>}"])
-def test_the_float_form_between_codes_computes_the_same_bytes(inner: str, element: str) -> None:
+def test_the_float_form_between_integers_computes_the_same_bytes(inner: str, element: str) -> None:
     graph = _integers(inner, element)
     before = run(graph, _inputs())
     ExpandQdq().run(graph, Ledger())

@@ -127,7 +127,7 @@ def test_many_small_moves_are_each_measured_by_themselves() -> None:
     assert float_distance(before, after, 100), "free runs of the two drift apart"
 
 
-def test_codes_are_measured_in_steps_and_an_output_by_its_name() -> None:
+def test_integers_are_measured_in_steps_and_an_output_by_its_name() -> None:
     text = """graph main as native {
       %x = input() : 3xf32
       %h = mul(%x, %k) : 3xf32
@@ -212,7 +212,7 @@ def test_a_new_node_that_takes_over_a_name_alone_is_the_same_tensor() -> None:
         ([0.0], [1e-30], 1e6, True),  # the largest is 0
     ],
 )
-def test_reals_move_by_units_of_the_largest(
+def test_floats_move_by_units_of_the_largest(
     old: list[float], new: list[float], ulps: float, far: bool
 ) -> None:
     a, b = np.array(old, np.float32), np.array(new, np.float32)

@@ -325,7 +325,7 @@ def test_two_results_that_share_an_operand() -> None:
     assert count(body.replace("t=%t", "t=%t, a=%a"), both) == 0
 
 
-def test_ops_on_codes_are_matched_where_a_pattern_asks_for_them() -> None:
+def test_ops_on_integers_are_matched_where_a_pattern_asks_for_them() -> None:
     q = "2x3x!quant.uniform<u8:f32, 0.5:3>"
     body = f"%q = quantize(%x) : {q}\n%m = relu(%q) : {q}\n%y = dequantize(%m)\noutput(y=%y)"
     assert count(body, pattern(lambda op, x: op.relu(x))) == 0

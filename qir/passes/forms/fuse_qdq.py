@@ -65,7 +65,7 @@ class FuseQdq(Fusing):
 
     name = "fuse-qdq"
 
-    def known(self, graph: Graph) -> frozenset[str]:
+    def fusible_ops(self, graph: Graph) -> frozenset[str]:
         return _FUSIBLE_OPS
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -83,14 +83,14 @@ class FuseQdq(Fusing):
         ):
             return False
         if floats_overflow(
-            (*match.codes.values(), *match.summands.values()), match.last.result.type
+            (*match.operands.values(), *match.summands.values()), match.last.result.type
         ):
             return False
-        if match.head.op in INTEGER_SUM_LAYERS:
-            gains = (match.head.attrs.get("alpha", 1.0), match.head.attrs.get("beta", 1.0))
+        if match.anchor.op in INTEGER_SUM_LAYERS:
+            gains = (match.anchor.attrs.get("alpha", 1.0), match.anchor.attrs.get("beta", 1.0))
             return match.bias is None or gains == (1.0, 1.0)
-        traits = spec(match.head.op).traits
-        return not traits.same_params or match.head.op == "concat" or only_moves_quantized(match)
+        traits = spec(match.anchor.op).traits
+        return not traits.same_params or match.anchor.op == "concat" or only_moves_quantized(match)
 
     def _split_quantized(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
         """Splits the quantized value instead of its floats, if all parts have the same type."""
@@ -134,22 +134,22 @@ class FuseQdq(Fusing):
 
     def _too_wide(self, match: ChainMatch, graph: Graph) -> bool:
         """Returns whether a kernel's sums could wrap in 32 bits, or its method lacks the width."""
-        head, traits = match.head, spec(match.head.op).traits
-        own_profile = profile_in(graph, head.profile) if head.profile else None
-        rules = own_profile or self.named(graph) or profile("native")
+        anchor, traits = match.anchor, spec(match.anchor.op).traits
+        own_profile = profile_in(graph, anchor.profile) if anchor.profile else None
+        rules = own_profile or self.kernel_profile(graph) or profile("native")
         rule = rules.resolve(match.query)
         bits = {
             slot: value.type.quant.storage.bits
-            for slot, value in match.codes.items()
+            for slot, value in match.operands.items()
             if value.type.quant
         }
-        if head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
+        if anchor.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
             if rule.acc.type != "i32":
                 return False
             is_wide = (
                 bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _INT32_FACTOR_BITS
             )
-            return is_wide or bool(overflow_text(graph, head))
+            return is_wide or bool(overflow_text(graph, anchor))
         widest_bits = widest(rule.method.name) if rule.method else None
         return widest_bits is not None and max(bits.values(), default=0) > widest_bits
 

@@ -147,9 +147,11 @@ class Attempt:
                     if use.node not in matched:
                         self.no(node, "%{} is also used by {}", value.name, use.node.name)
                         return None
+            # The nodes that replace a match compute by one profile.
             if node.profile != nodes[-1].profile:
                 self.no(node, "follows another profile than {}", nodes[-1].name)
                 return None
+            # A scheme is planned for a slot of this very node, which its replacement may not have.
             if node._schemes:
                 self.no(node, "its {} is planned", next(iter(node._schemes)))
                 return None
@@ -176,6 +178,8 @@ class Attempt:
 
     def _convex(self, matched: Mapping[Node, None], results: tuple[Value, ...]) -> bool:
         """Returns whether no operand of the matched nodes is made from one of their results."""
+        # A replacement takes the place of all nodes at once. It could not be ordered if an operand
+        # were made from one of its results. Nodes before the first result need no look.
         first_rank = min(value.node._rank for value in results)
         pending = [v.node for n in matched for v in n._operands.values() if v.node not in matched]
         visited = set(pending)

@@ -252,6 +252,8 @@ class _Run:
         self, values: tuple[Value, ...], added: list[Node], loose_operands: list[Value]
     ) -> list[Node]:
         """Returns what may match now and did not: the new nodes, and those that are on them."""
+        # A repetition reaches further than any fixed depth below, so that only another sweep finds
+        # all.
         self.crowded = self.crowded or self.endless
         reached = {node: None for node in added if node in self.graph}
         level = list(dict.fromkeys([*values, *(v for n in reached for v in n.results)]))

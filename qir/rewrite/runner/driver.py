@@ -137,6 +137,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.work = self.source.copy()
         self.numbering = Numbering(self.work, self.limit)
+        # No version of a graph is -1, so that the first pass makes the state.
         self.state = -1, State(())
 
     def run_pass(self, one: Pass) -> Report | None:
@@ -188,6 +189,7 @@ class _Run:
             if raised is error:
                 raise
             raise raised from error
+        # A bool is an int in Python; `return True` would count as one change.
         if isinstance(changed, bool) or not isinstance(changed, int):
             problem = f"gives {type(changed).__name__}; run() is to give how much it changed"
             raise self._contract_error(one, before, problem)
@@ -261,6 +263,7 @@ class _Run:
 
     def _check_ensured(self, one: Pass, before: Graph | None) -> None:
         """Raises PassError where the graph has not what the pass ensures, changed or not."""
+        # A pass that a limit has cut short cannot have done all that it ensures.
         ensured = () if self.numbering.stopped else one.ensures
         missing = first_missing(self.work, ensured, f"pass {one.name}")
         if missing is not None:
@@ -273,6 +276,8 @@ class _Run:
         """Returns the graph as the pass that runs was given it; None where it cannot be made
         again."""
         if before is None:
+            # Made again only for an error: a copy before every pass would cost every run without
+            # one.
             rerun = _Run(self.source, None, self.limit, self.seconds, self.allow)
             with suppressed():
                 for one in self.finished:

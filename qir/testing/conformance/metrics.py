@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from qir.inspect.metrics import Metric, Reals
+from qir.inspect.metrics import Float64Array, Metric
 from qir.testing.conformance.checklist import Check, Checklist, demand
 
 
@@ -32,7 +32,7 @@ def _form(metric: Metric) -> str:
     return f"{better} is better"
 
 
-def _pairs() -> Iterator[tuple[str, Reals, Reals]]:
+def _pairs() -> Iterator[tuple[str, Float64Array, Float64Array]]:
     rng = np.random.default_rng(0)
     for shape in ((), (1,), (7,), (3, 5), (2, 3, 4, 4)):
         a = rng.normal(0, 3, shape)

@@ -190,7 +190,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("what", PRODUCTS)
-def test_float_products_beside_codes_are_sums_of_float64(what: str) -> None:
+def test_float_products_beside_integers_are_sums_of_float64(what: str) -> None:
     w = (np.random.default_rng(23).integers(-9, 10, (5, 4)) / 8).astype(np.float32)
     made = run(f"{CODES}\n%w = constant(@w) : 5x4xf32\n{PRODUCTS[what]}", w=w)
     assert "wide_product" in [step.kind for step in made.describe()]

@@ -86,7 +86,7 @@ def test_random_qdq_models_give_the_bytes_of_onnxruntime(kind: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["Mul", "Add"])
-def test_codes_of_two_storages_are_multiplied_and_added_as_onnxruntime_does(op: str) -> None:
+def test_integers_of_two_storages_are_multiplied_and_added_as_onnxruntime_does(op: str) -> None:
     """onnxruntime has no kernel for them, and computes in float32."""
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -333,7 +333,7 @@ def test_transposing_gives_the_elements_in_order(perm: tuple[int, ...], spatial:
     agrees(net, net.done(y=y, z=z, x=x))
 
 
-def test_transposing_channels_last_codes_to_nhwc_moves_nothing() -> None:
+def test_transposing_channels_last_integers_to_nhwc_moves_nothing() -> None:
     net = Net(11)
     x = net.conv(net.input(2, 3, 4, 5), 6)
     y = net.op("transpose", {"x": x}, (), kind=like(x, 2, 4, 5, 6), perm=(0, 2, 3, 1))
@@ -377,7 +377,7 @@ def test_padding_adds_the_code_of_the_value(pads: tuple[int, ...], spatial: bool
     agrees(net, net.done(y=y))
 
 
-def test_padding_reals_with_zeros_moves_bytes() -> None:
+def test_padding_floats_with_zeros_moves_bytes() -> None:
     text = """
     graph main {
       %x = input() : 1x2x3x4xf32
@@ -413,7 +413,7 @@ def test_a_bias_typed_in_accumulator_units_is_taken() -> None:
     agrees(net, net.done(y=y))
 
 
-def test_codes_of_narrow_bounds_stay_in_them() -> None:
+def test_integers_of_narrow_bounds_stay_in_them() -> None:
     net = Net(16)
     kind = TensorType((1, 6, 5, 5), uniform(U8, np.array(0.05, np.float32), 31, bounds=(10, 99)))
     x = net.input(1, 4, 5, 5)

@@ -125,7 +125,7 @@ def test_a_row_is_repeated_without_a_copy_of_its_own() -> None:
 @pytest.mark.parametrize("cap", isa())
 @pytest.mark.parametrize("axes", [(2, 3), (1,), (-1,), (1, 2, 3), ()])
 @pytest.mark.parametrize("curve", ["", "hard_swish"])
-def test_a_mean_reads_codes(cap: str, axes: tuple[int, ...], curve: str) -> None:
+def test_a_mean_reads_integers(cap: str, axes: tuple[int, ...], curve: str) -> None:
     shape = (2, 19, 7, 5)
     kept = [1 if i in {a % 4 for a in axes} or not axes else n for i, n in enumerate(shape)]
     lines = [f"%x = input() : 2x19x7x5x{Q}", "%d = dequantize(%x) : 2x19x7x5xf32"]

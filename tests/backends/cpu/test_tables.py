@@ -181,7 +181,7 @@ def test_values_that_only_lead_to_tables_are_not_made() -> None:
     assert agrees(parse(text), data) == ["lookup", "mul", "lookup", "lookup"]
 
 
-def test_reals_of_constant_codes_are_made_once() -> None:
+def test_floats_of_constant_integers_are_made_once() -> None:
     text = """
     graph main {
       %x = input() : 2x3xf32

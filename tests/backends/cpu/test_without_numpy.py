@@ -44,7 +44,7 @@ def test_gather_by_indices_of_a_run(kind: str, axis: int) -> None:
     assert np.array_equal(run(text, x=x, i=indices)["y"], np.take(x, indices, axis))
 
 
-def test_gather_of_codes_moves_them() -> None:
+def test_gather_of_integers_moves_them() -> None:
     text = f"""graph main {{
   %x = input() : 5x3xf32
   %q = quantize(%x) : 5x3x{Q}

@@ -22,7 +22,7 @@ CODES = """graph main as native {
 }"""
 
 
-def test_codes_that_only_move_keep_their_meaning(tmp_path: Path) -> None:
+def test_integers_that_only_move_keep_their_meaning(tmp_path: Path) -> None:
     graph, path = parse(CODES), tmp_path / "m.onnx"
     pipeline.save(graph, path)
     proto = onnx.load(path)
@@ -120,7 +120,7 @@ def test_an_annotation_that_does_not_fit_says_why(
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
 @pytest.mark.parametrize("form", ["qdq", "qoperator", "integer", "nbits"])
-def test_codes_of_every_form_are_annotated(tmp_path: Path, target: str, form: str) -> None:
+def test_integers_of_every_form_are_annotated(tmp_path: Path, target: str, form: str) -> None:
     text = """graph main as ort-1.31 {
       %x = input() : 2x4xf32
       %q = quantize(%x) : 2x4x!quant.uniform<u8:f32, 0.5:7>

@@ -19,7 +19,7 @@ from qir import pipeline
 from qir.errors import Refused
 from qir.ir import text
 
-Reals: TypeAlias = "NDArray[np.float32]"
+Floats: TypeAlias = "NDArray[np.float32]"
 X = np.random.default_rng(5).normal(0, 2, (8, 4)).astype(np.float32)
 X[:2, 0] = 0.12, -0.36  # ties of the first scale
 FAR = X.copy()
@@ -43,7 +43,7 @@ STANDARD = {
 
 
 def written(
-    form: tuple[str, str], storage: str, rounding: str, target: str, path: Path, x: Reals = X
+    form: tuple[str, str], storage: str, rounding: str, target: str, path: Path, x: Floats = X
 ) -> None:
     """Writes and tries x, quantized and dequantized; the reference says what it should be."""
     grain, numbers = form
@@ -100,7 +100,7 @@ def test_what_block_size_says_needs_no_function(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("storage", ["f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"])
 @pytest.mark.parametrize("name", ["rows in two, columns alike", "columns in two, rows alike"])
-def test_blocks_of_float_codes_come_back(name: str, storage: str, tmp_path: Path) -> None:
+def test_blocks_of_float_integers_come_back(name: str, storage: str, tmp_path: Path) -> None:
     """Cast makes them, beyond both ends too; it rounds to even alone."""
     for target in ("onnxruntime", "onnx"):
         written(FORMS[name], storage, "", target, tmp_path / "m.onnx", FAR)

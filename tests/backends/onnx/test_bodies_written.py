@@ -49,7 +49,7 @@ def branches(nodes: list[onnx.NodeProto], held: dict[str, Any], opset: int) -> o
     return helper.make_model(graph, opset_imports=sets, ir_version=8)
 
 
-def test_codes_in_a_body_that_a_clip_narrows(tmp_path: Path) -> None:
+def test_integers_in_a_body_that_a_clip_narrows(tmp_path: Path) -> None:
     """QCDQ: the integers of a constant, a Clip of fewer bits, and their floats."""
     node = helper.make_node
     quantized = np.random.default_rng(1).integers(-8, 8, (4, 4)).astype(np.int8)

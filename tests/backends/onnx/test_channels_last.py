@@ -27,7 +27,7 @@ TEXT = f"""graph main as native {{
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-def test_no_transpose_stands_between_a_layer_and_its_codes(form: str, tmp_path: Path) -> None:
+def test_no_transpose_stands_between_a_layer_and_its_integers(form: str, tmp_path: Path) -> None:
     graph = qir.fold(qir.parse(TEXT))
     qir.save(graph, tmp_path / "m.onnx", format=form)
     written = onnx.load(tmp_path / "m.onnx")

@@ -26,7 +26,7 @@ SEED = 20261122
 F = np.float32
 FLOAT = TensorProto.FLOAT
 ROUNDED = "rounds its data to 8 bits a block"
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 node = helper.make_node
 
 
@@ -62,7 +62,7 @@ NETS: dict[str, tuple[list[Any], list[Any], list[NodeProto]]] = {
 }
 
 
-def network(name: str, folder: Path) -> tuple[Path, Reals]:
+def network(name: str, folder: Path) -> tuple[Path, Floats]:
     """A float model, and data for it."""
     sizes, bias, nodes = NETS[name]
     rng = np.random.default_rng(SEED)
@@ -74,7 +74,7 @@ def network(name: str, folder: Path) -> tuple[Path, Reals]:
     return save(proto, folder, "float.onnx"), rng.normal(size=shape).astype(F)
 
 
-def judged(path: Path, x: Reals, *, optimize: bool = True) -> tuple[Reals, Counter[str]]:
+def judged(path: Path, x: Floats, *, optimize: bool = True) -> tuple[Floats, Counter[str]]:
     """What onnxruntime gives, and the operators that its optimizer leaves."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -82,12 +82,12 @@ def judged(path: Path, x: Reals, *, optimize: bool = True) -> tuple[Reals, Count
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.optimized_model_filepath = str(path.with_suffix(".seen"))
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    found: Reals = session.run(None, {session.get_inputs()[0].name: x})[0]
+    found: Floats = session.run(None, {session.get_inputs()[0].name: x})[0]
     seen = onnx.load(options.optimized_model_filepath)
     return found, Counter(n.op_type for n in seen.graph.node)
 
 
-def close(found: Reals, wanted: Reals) -> None:
+def close(found: Floats, wanted: Floats) -> None:
     """Products of the same integers, scaled and added in another order."""
     assert np.abs(found - wanted).max() <= 1e-6 * np.abs(wanted).max(), f"seed {SEED}"
 
@@ -142,7 +142,7 @@ def test_what_adds_apart_is_told(tmp_path: Path) -> None:
     assert said == ["t", "s"]
 
 
-def between_dequantizes(folder: Path, name: str) -> tuple[Path, Reals]:
+def between_dequantizes(folder: Path, name: str) -> tuple[Path, Floats]:
     """A file that has such a product between its own dequantizes."""
     source, x = network(name, folder)
     quantized, made = pipeline.quantize_dynamic(pipeline.load(source)), folder / "own.onnx"

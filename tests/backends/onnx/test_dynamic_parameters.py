@@ -67,7 +67,7 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize(("rule", "storage", "bounds"), BOUNDS)
-def test_symmetric_codes_with_bounds_have_the_same_numbers(
+def test_symmetric_integers_with_bounds_have_the_same_numbers(
     rule: str, storage: str, bounds: tuple[int, int]
 ) -> None:
     graph = parse(

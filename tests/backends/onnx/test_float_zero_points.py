@@ -82,7 +82,7 @@ def test_nothing_else_is_refused_with_its_reason(tmp_path: Path, kind: str) -> N
     assert close(judged(tmp_path / "q.onnx", optimize=True), wanted)
 
 
-def test_real_zeros_that_are_whole_are_codes(tmp_path: Path) -> None:
+def test_real_zeros_that_are_whole_are_integers(tmp_path: Path) -> None:
     graph, wanted = product(WHOLE)
     made = tmp_path / "m.onnx"
     pipeline.save(graph, made, format="nbits")

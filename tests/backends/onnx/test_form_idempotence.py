@@ -53,7 +53,7 @@ def test_another_operator_set_leaves_the_form(form: str, quantized: Path, tmp_pa
     assert parts(through) == parts(once)
 
 
-def test_codes_that_are_moved_to_a_sum_stay_codes(tmp_path: Path) -> None:
+def test_integers_that_are_moved_to_a_sum_stay_integers(tmp_path: Path) -> None:
     """Left sides that a Gemm turns: integers before the sum, in the first form and the next."""
     path, once, twice = (tmp_path / f"{name}.onnx" for name in ("m", "once", "twice"))
     text = """<ir_version: 8, opset_import: ["": 17]>

@@ -104,7 +104,7 @@ def test_nothing_of_a_form_is_refused(tmp_path: Path) -> None:
         written(float_model(tmp_path), tmp_path, format="nbits")
 
 
-def test_an_operator_set_is_asked_for_and_refused_where_codes_need_more(tmp_path: Path) -> None:
+def test_an_operator_set_is_asked_for_and_refused_where_integers_need_more(tmp_path: Path) -> None:
     graph = float_model(tmp_path)
     proto = written(graph, tmp_path, target="onnx", opset=17)
     assert [(o.domain, o.version) for o in proto.opset_import] == [("", 17)]
@@ -270,7 +270,7 @@ def test_a_constant_beside_numbers_that_are_computed_stays_what_it_is(tmp_path: 
     assert diff(graph, pipeline.load(tmp_path / "made.onnx")).equal
 
 
-def test_a_product_of_codes_that_ends_in_reals_is_told_where_its_parts_are_written(
+def test_a_product_of_integers_that_ends_in_floats_is_told_where_its_parts_are_written(
     tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(6)

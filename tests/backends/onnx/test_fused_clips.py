@@ -58,7 +58,7 @@ def run(path: Path, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], Counte
 @pytest.mark.parametrize(
     "ends", [(-1, 1), (-0.5, 0.5), (-3, 3), (-0.7, 1.3), (-0.3, 0.3), (-0.01, 2), (0, 6), (-6, 0)]
 )
-def test_a_clip_of_codes_is_part_of_the_kernel_before_it(
+def test_a_clip_of_integers_is_part_of_the_kernel_before_it(
     ends: tuple[float, float], head: str, form: str, tmp_path: Path
 ) -> None:
     source, path = tmp_path / "m.onnx", tmp_path / "q.onnx"
@@ -80,7 +80,7 @@ def test_a_clip_of_codes_is_part_of_the_kernel_before_it(
 
 
 @pytest.mark.parametrize("ends", [(0.5, 2), (-2, -0.5)])
-def test_a_clip_that_leaves_out_zero_is_real_and_the_layer_before_it_on_codes(
+def test_a_clip_that_leaves_out_zero_is_real_and_the_layer_before_it_on_integers(
     ends: tuple[float, float], tmp_path: Path
 ) -> None:
     source, path = tmp_path / "m.onnx", tmp_path / "q.onnx"
@@ -125,7 +125,7 @@ def behind(path: Path, first: str) -> NDArray[np.float32]:
         ("name=layer: u8 affine tensor", (False, False)),
     ],
 )
-def test_what_cuts_codes_of_a_map_that_a_rule_fixes_is_planned_real(
+def test_what_cuts_integers_of_a_map_that_a_rule_fixes_is_planned_real(
     rule: str, cut: tuple[bool, bool], first: str, form: str, tmp_path: Path
 ) -> None:
     source, path = tmp_path / "m.onnx", tmp_path / "q.onnx"
@@ -145,7 +145,9 @@ def test_what_cuts_codes_of_a_map_that_a_rule_fixes_is_planned_real(
 
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
 @pytest.mark.parametrize("kind", ["u8 symmetric tensor", "u8 affine tensor fixed(0.1:0)"])
-def test_a_rule_for_what_cuts_its_codes_is_refused(kind: str, target: str, tmp_path: Path) -> None:
+def test_a_rule_for_what_cuts_its_integers_is_refused(
+    kind: str, target: str, tmp_path: Path
+) -> None:
     source = tmp_path / "m.onnx"
     behind(source, "Clip")
     with pytest.raises(SchemeError, match=r"k stays float: it clamps quantized values .*cuts none"):

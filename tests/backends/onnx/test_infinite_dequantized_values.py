@@ -74,7 +74,7 @@ KEPT = {
 @pytest.mark.parametrize("op", ["QLinearMul", "QLinearAdd"])
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("form", FORMS)
-def test_reals_that_a_scales_rounding_makes_infinite_stand_at_the_end(
+def test_floats_that_a_scales_rounding_makes_infinite_stand_at_the_end(
     op: str, name: str, form: str, tmp_path: Path
 ) -> None:
     kind, quantized, maps = KEPT[name]
@@ -101,7 +101,7 @@ FAR = {
 
 @pytest.mark.parametrize("name", FAR)
 @pytest.mark.parametrize("form", FORMS)
-def test_reals_that_lie_further_are_refused_in_one_line(
+def test_floats_that_lie_further_are_refused_in_one_line(
     name: str, form: str, tmp_path: Path
 ) -> None:
     kind, quantized, maps, whose = FAR[name]
@@ -136,7 +136,7 @@ def between(kind: str, b: NDArray[np.generic], maps: list[Map]) -> onnx.ModelPro
 
 
 @pytest.mark.parametrize("divided", [126, 127])
-def test_infinite_reals_of_a_source_stay_reals(divided: int, tmp_path: Path) -> None:
+def test_infinite_floats_of_a_source_stay_floats(divided: int, tmp_path: Path) -> None:
     maps = [Map(MOST / divided, 0), Map(MOST / 255, 127)]
     proto, ledger = between("i", np.array([-127, 1], np.int8), maps), Ledger()
     onnx.save(proto, tmp_path / "m.onnx")
@@ -150,7 +150,7 @@ def test_infinite_reals_of_a_source_stay_reals(divided: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_kernel_that_makes_reals_of_its_codes_has_infinite_ones_too(
+def test_a_kernel_that_makes_floats_of_its_integers_has_infinite_ones_too(
     form: str, tmp_path: Path
 ) -> None:
     proto = model("QLinearMul", "i", None, [Map(MOST / 254, 126), Map(MOST / 254, 126)])
@@ -169,7 +169,7 @@ def test_a_kernel_that_makes_reals_of_its_codes_has_infinite_ones_too(
 
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("form", ["qdq", "integer"])
-def test_sums_past_the_end_of_reals_within_it_are_refused(
+def test_sums_past_the_end_of_floats_within_it_are_refused(
     form: str, pool: bool, tmp_path: Path
 ) -> None:
     scale = MOST / 510 if pool else MOST / 128  # each real lies within float32

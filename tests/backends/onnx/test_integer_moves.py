@@ -82,7 +82,7 @@ def test_leaky_relu_of_every_code_is_onnxruntimes(kind: str) -> None:
         assert run(graph, {"x": quantized})["y"].tobytes() == wanted.tobytes(), f"seed {seed}"
 
 
-def test_the_operator_on_codes_is_read_and_written(tmp_path: Path) -> None:
+def test_the_operator_on_integers_is_read_and_written(tmp_path: Path) -> None:
     names = ["x", "s", "z", "t", "w"]
     node = helper.make_node(
         "QLinearLeakyRelu", names, ["y"], "leaky", domain="com.microsoft", alpha=0.25
@@ -132,7 +132,7 @@ def test_models_are_fused_as_onnxruntime_fuses_them(op: str, tmp_path: Path) -> 
         assert onnxruntime_runs(onnx.load(path), x).tobytes() == wanted.tobytes(), f"{op} {scales}"
 
 
-def test_codes_that_only_their_readers_give_a_meaning_are_moved(tmp_path: Path) -> None:
+def test_integers_that_only_their_readers_give_a_meaning_are_moved(tmp_path: Path) -> None:
     """A QOperator model: raw integers come in, are squeezed and cut, and are dequantized."""
     constants: dict[str, NDArray[Any]] = {
         n: np.array([v]) for n, v in zip("abc", (0, 1, 3), strict=True)

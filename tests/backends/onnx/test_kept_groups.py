@@ -63,7 +63,7 @@ def ops(proto: onnx.ModelProto) -> Counter[str]:
 
 @pytest.mark.parametrize("form", ["qdq", "integer"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_operators_on_reals_stay_whole_in_every_form(
+def test_operators_on_floats_stay_whole_in_every_form(
     form: str, kind: type[Any], tmp_path: Path
 ) -> None:
     proto, out = fused(kind), tmp_path / "out.onnx"
@@ -74,7 +74,7 @@ def test_operators_on_reals_stay_whole_in_every_form(
     assert found.tobytes() == wanted.tobytes()
 
 
-def test_products_beside_codes_are_written_by_their_parts(tmp_path: Path) -> None:
+def test_products_beside_integers_are_written_by_their_parts(tmp_path: Path) -> None:
     proto, out, ledger = fused(np.float32, coded=True), tmp_path / "out.onnx", Ledger()
     pipeline.save(pipeline.load(save(proto, tmp_path)), out, format="qdq", ledger=ledger)
     made = onnx.load(out)
@@ -84,7 +84,7 @@ def test_products_beside_codes_are_written_by_their_parts(tmp_path: Path) -> Non
     assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_dynamic_products_leave_operators_on_reals_whole(tmp_path: Path) -> None:
+def test_dynamic_products_leave_operators_on_floats_whole(tmp_path: Path) -> None:
     proto, out = fused(np.float32), tmp_path / "out.onnx"
     made = pipeline.quantize_dynamic(pipeline.load(save(proto, tmp_path)))
     pipeline.save(made, out, format="integer")

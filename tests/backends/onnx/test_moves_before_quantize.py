@@ -60,7 +60,9 @@ def run(path: Path, x: NDArray[np.float32]) -> tuple[list[NDArray[np.float32]], 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize("move", [SLICE, GATHER])
-def test_a_part_that_alone_is_read_is_moved_on_codes(move: str, form: str, tmp_path: Path) -> None:
+def test_a_part_that_alone_is_read_is_moved_on_integers(
+    move: str, form: str, tmp_path: Path
+) -> None:
     graph, x = network(move, "")
     told = {d.node: d.integer for d in qir.plan(graph).decisions if d.becomes != "as it is"}
     assert told == dict.fromkeys("ptzy", True)

@@ -52,7 +52,7 @@ def moved(op: str, kind: str, *, table: bool = False) -> onnx.ModelProto:
 @pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize("kind", RAW)
 @pytest.mark.parametrize("op", MOVES)
-def test_moves_of_raw_codes_are_moves_of_codes(
+def test_moves_of_raw_integers_are_moves_of_integers(
     tmp_path: Path, op: str, kind: str, table: bool
 ) -> None:
     proto = moved(op, kind, table=table)

@@ -113,7 +113,9 @@ def run(path: Path, x: NDArray[np.float32], level: str) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_no_weight_of_a_layer_of_reals_becomes_codes(layer: str, form: str, tmp_path: Path) -> None:
+def test_no_weight_of_a_layer_of_floats_becomes_integers(
+    layer: str, form: str, tmp_path: Path
+) -> None:
     shape, make = LAYERS[layer]
     path = tmp_path / "m.onnx"
     pipeline.save(network(shape, make), path, format=form)

@@ -18,7 +18,7 @@ from qir.ledger import Change, Ledger
 from tests.frontends.onnx.models import model, save
 
 F = np.float32
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 HIDDEN = 8
 
 
@@ -44,7 +44,7 @@ def layer(seed: int) -> onnx.ModelProto:
     )
 
 
-def judged(path: Path, x: Reals, threads: int = 1, level: str = "", *, all_of_it: bool) -> Reals:
+def judged(path: Path, x: Floats, threads: int = 1, level: str = "", *, all_of_it: bool) -> Floats:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     if not all_of_it:
@@ -52,7 +52,7 @@ def judged(path: Path, x: Reals, threads: int = 1, level: str = "", *, all_of_it
     if level:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", level)
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    found: Reals = session.run(None, {"x": x})[0]
+    found: Floats = session.run(None, {"x": x})[0]
     return found
 
 

@@ -73,7 +73,7 @@ def test_no_form_changes_what_a_window_is_divided_by(
         assert any(e.change is Change.EXACT and "window" in e.reason for e in ledger)
 
 
-def test_sizes_that_nobody_knows_keep_the_pool_on_codes_or_are_refused(tmp_path: Path) -> None:
+def test_sizes_that_nobody_knows_keep_the_pool_on_integers_or_are_refused(tmp_path: Path) -> None:
     proto = integer_model()
     proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"

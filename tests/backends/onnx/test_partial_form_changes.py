@@ -90,7 +90,7 @@ def test_a_form_says_what_stays_out_of_it(
 
 
 @pytest.mark.parametrize(("weights", "codes"), [(I4, U8), (I8, U16), (I4, U16)])
-def test_codes_of_onnxruntimes_own_operators_need_no_newer_operator_set(
+def test_integers_of_onnxruntimes_own_operators_need_no_newer_operator_set(
     tmp_path: Path, weights: int, codes: int
 ) -> None:
     proto = product(weights, codes, domain="com.microsoft", opset=17)

@@ -125,7 +125,7 @@ def held(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_ops_beside_codes_get_codes_and_read_those_that_are(
+def test_ops_beside_integers_get_integers_and_read_those_that_are(
     name: str, form: str, kind: str, tmp_path: Path
 ) -> None:
     source, out = part(name, form, kind, tmp_path), tmp_path / "out.onnx"

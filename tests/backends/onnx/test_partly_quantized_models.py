@@ -76,7 +76,7 @@ def arrays(proto: onnx.ModelProto) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("way", ["data", "dynamic", "weights"])
 @pytest.mark.parametrize("floats", [("fc2",), ("relu", "fc2", "bias"), ("fc3",)])
-def test_what_is_real_is_quantized_and_codes_stay(
+def test_what_is_real_is_quantized_and_integers_stay(
     way: str, floats: tuple[str, ...], tmp_path: Path
 ) -> None:
     source, out = part(tmp_path, *floats), tmp_path / "out.onnx"
@@ -121,14 +121,14 @@ def test_where_nothing_is_left_plan_and_quantize_say_so(way: str, tmp_path: Path
         ways(graph, way)
 
 
-def test_codes_of_another_runtime_are_finished_there(tmp_path: Path) -> None:
+def test_integers_of_another_runtime_are_finished_there(tmp_path: Path) -> None:
     graph = pipeline.load(part(tmp_path, "fc2"))
     statistics = pipeline.calibrate(graph, batches())
     with pytest.raises(UsageError, match=f"quantize it with --as {OPTIMIZED}, to a .qir file"):
         pipeline.quantize(graph, statistics, target="cpu")
 
 
-def test_codes_of_another_version_are_finished_by_its_profile(tmp_path: Path) -> None:
+def test_integers_of_another_version_are_finished_by_its_profile(tmp_path: Path) -> None:
     graph = pipeline.load(part(tmp_path, "fc2"))
     other = next(name for name in profiles() if name != OPTIMIZED)
     graph = run_passes(graph, [Group(profile=other)], Ledger())
@@ -183,7 +183,7 @@ MOVES = {
 
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_scales_a_sum_gets_no_codes(
+def test_what_scales_a_sum_gets_no_integers(
     moves: list[tuple[str, ...]], turned: bool, tmp_path: Path
 ) -> None:
     """Whatever moves stand between the product of scales, or the sum, and where they meet."""

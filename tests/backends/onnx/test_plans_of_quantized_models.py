@@ -41,7 +41,7 @@ def planned(path: Path, way: str = "data") -> tuple[Decision, ...]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_work_and_what_is_on_codes_are_counted_as_they_are_shown(
+def test_work_and_what_is_on_integers_are_counted_as_they_are_shown(
     kind: str, way: str, tmp_path: Path
 ) -> None:
     onnx.save(KINDS[kind]()[0], tmp_path / "m.onnx")

@@ -16,7 +16,7 @@ from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run as interpreted
 from tests.differential.runtime import run
 from tests.frontends.onnx.models import model
-from tests.frontends.onnx.test_qonnx import DOMAIN, MODES, F, Reals, quant
+from tests.frontends.onnx.test_qonnx import DOMAIN, MODES, F, Floats, quant
 
 FLOAT = onnx.TensorProto.FLOAT
 X = np.asarray(np.random.default_rng(41).integers(-60, 61, (4, 6)) / 8, F)
@@ -33,7 +33,7 @@ def saved(
     return onnx.load(out), ledger
 
 
-def runs(made: onnx.ModelProto, folder: Path, wanted: Reals, x: Reals = X) -> None:
+def runs(made: onnx.ModelProto, folder: Path, wanted: Floats, x: Floats = X) -> None:
     assert not {n.domain for n in made.graph.node} & {DOMAIN}
     for optimize in (False, True):
         np.testing.assert_array_equal(run(made, {"x": x}, optimize=optimize)["y"], wanted)

@@ -130,12 +130,12 @@ def compare(folder: Path, proto: onnx.ModelProto, made: onnx.ModelProto) -> None
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("opset", range(13, 27))
-def test_every_move_of_signed_codes_opens(tmp_path: Path, opset: int, form: str | None) -> None:
+def test_every_move_of_signed_integers_opens(tmp_path: Path, opset: int, form: str | None) -> None:
     proto = every(13, np.int8, WAYS if opset in (21, 24) else ("relu",))
     compare(tmp_path, proto, written(tmp_path, proto, format=form, opset=opset))
 
 
-def test_unsigned_codes_are_written_as_they_are(tmp_path: Path) -> None:
+def test_unsigned_integers_are_written_as_they_are(tmp_path: Path) -> None:
     proto = every(13, np.uint8)
     older, newer = (written(tmp_path, proto, opset=opset) for opset in (20, 21))
     assert [n.op_type for n in newer.graph.node] == [n.op_type for n in older.graph.node]
@@ -149,7 +149,7 @@ def test_each_target_has_them(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("op", MOVES)
-def test_the_optimizer_fails_at_its_own_codes_from_set_21_on(op: str) -> None:
+def test_the_optimizer_fails_at_its_own_integers_from_set_21_on(op: str) -> None:
     """Where this fails, onnxruntime has mended it."""
     held: Held = {}
     nodes = [
@@ -214,7 +214,7 @@ def test_kernels_behind_moves_are_those_of_older_sets(tmp_path: Path, op: str) -
 
 @pytest.mark.parametrize("scale", [3e36, 2e-39])
 @pytest.mark.parametrize("form", FORMS)
-def test_codes_whose_reals_do_not_give_them_again_are_moved(
+def test_integers_whose_floats_do_not_give_them_again_are_moved(
     tmp_path: Path, scale: float, form: str | None
 ) -> None:
     held: Held = {}

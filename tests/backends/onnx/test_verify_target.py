@@ -150,7 +150,7 @@ OPERATORS = [name for name in STATIC if name.startswith("qoperator")] + ["qopera
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_on_codes_are_taken_as_they_are(name: str, tmp_path: Path) -> None:
+def test_operators_on_integers_are_taken_as_they_are(name: str, tmp_path: Path) -> None:
     """Signed data too, which the tool asks for unless it is told otherwise."""
     path = tmp_path / "m.onnx"
     onnx.save(quantized(name), path)

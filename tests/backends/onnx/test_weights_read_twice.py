@@ -81,7 +81,7 @@ def test_each_product_keeps_its_own_packed_weights(
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-def test_a_bias_of_zeros_that_two_layers_share_is_two_biases_of_codes(
+def test_a_bias_of_zeros_that_two_layers_share_is_two_biases_of_integers(
     form: str, tmp_path: Path
 ) -> None:
     """Equal integers mean other numbers in each, though zero is zero: one array has one map."""

@@ -79,7 +79,7 @@ def test_it_is_told_as_onnxruntime_computes_it(case: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", ["0.0", "-1.5", "[0.5, 1.0, 1.5, 2.0, 2.5]"])
-def test_a_plan_gives_codes_to_the_number_too(number: str, tmp_path: Path) -> None:
+def test_a_plan_gives_integers_to_the_number_too(number: str, tmp_path: Path) -> None:
     kind = "5xf32" if number[0] == "[" else "f32"
     text = f"""graph main {{
   %c = input() : 4x5xbool
@@ -105,7 +105,7 @@ def test_a_plan_gives_codes_to_the_number_too(number: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_form_of_operators_has_it_on_codes(case: str, tmp_path: Path) -> None:
+def test_the_form_of_operators_has_it_on_integers(case: str, tmp_path: Path) -> None:
     graph = pipeline.load(model(tmp_path / "m.onnx", case))
     ledger = Ledger()
     pipeline.save(graph, tmp_path / "q.onnx", format="qoperator", ledger=ledger)
@@ -125,7 +125,7 @@ def test_the_form_of_operators_has_it_on_codes(case: str, tmp_path: Path) -> Non
     np.testing.assert_array_equal(pipeline.run(read, FEEDS)["y"], found[0])
 
 
-def test_a_constant_with_a_nan_stays_beside_its_codes(tmp_path: Path) -> None:
+def test_a_constant_with_a_nan_stays_beside_its_integers(tmp_path: Path) -> None:
     path = model(tmp_path / "m.onnx", "zero")
     made = onnx.load(path)
     held = next(t for t in made.graph.initializer if t.name == "k")

@@ -146,7 +146,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("terms", LENGTHS)
-def test_products_without_an_operator_on_codes_become_reals_where_they_fit(
+def test_products_without_an_operator_on_integers_become_floats_where_they_fit(
     name: str, terms: int, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"

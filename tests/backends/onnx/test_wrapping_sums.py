@@ -76,7 +76,7 @@ def far(kind: str) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["qdq", "integer"])
-def test_sums_that_wrap_are_refused_as_reals_unless_asked_for(
+def test_sums_that_wrap_are_refused_as_floats_unless_asked_for(
     kind: str, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
@@ -106,7 +106,7 @@ def test_sums_up_to_the_limit_are_written_in_every_form(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [LIMIT, LIMIT + 1, MOST])
 @pytest.mark.parametrize("form", ["qdq", "integer", "qoperator"])
-def test_reals_that_kernels_would_wrap_stay_what_they_are(
+def test_floats_that_kernels_would_wrap_stay_what_they_are(
     kind: str, bias: int, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
@@ -152,7 +152,7 @@ def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_that_wrap_stay_on_codes(kind: str, tmp_path: Path) -> None:
+def test_sums_that_wrap_stay_on_integers(kind: str, tmp_path: Path) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(integer_model(kind, MOST), source)
     graph = pipeline.load(source)

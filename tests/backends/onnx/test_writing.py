@@ -206,7 +206,7 @@ def test_other_groups_are_refused_by_name() -> None:
         finish(graph, value)
 
 
-def test_ops_without_an_operator_on_codes_are_written_between_reals() -> None:
+def test_ops_without_an_operator_on_integers_are_written_between_floats() -> None:
     quant, result = u8(0.05, 100), u8(0.02, 128)
     graph, value = graph_of(2, 6, element=quant)
     made = graph.add(
@@ -227,7 +227,7 @@ def test_ops_without_an_operator_on_codes_are_written_between_reals() -> None:
     )
 
 
-def test_a_raw_bias_between_reals_counts_in_units_of_the_accumulator() -> None:
+def test_a_raw_bias_between_floats_counts_in_units_of_the_accumulator() -> None:
     graph, value = graph_of(2, 3, element=u8(0.5, 10))
     w = np.array([[1, 2, 3], [4, 5, 6]], np.int8)
     operands = {
@@ -243,7 +243,7 @@ def test_a_raw_bias_between_reals_counts_in_units_of_the_accumulator() -> None:
     np.testing.assert_array_equal(found, np.maximum(expected, 0))
 
 
-def test_requantize_goes_through_reals() -> None:
+def test_requantize_goes_through_floats() -> None:
     graph, value = graph_of(256, element=u8(0.5, 100))
     made = graph.add("requantize", {"x": value}, types=[TensorType((256,), u8(0.25, 30))])
     x = np.arange(256, dtype=np.uint8)
@@ -251,7 +251,7 @@ def test_requantize_goes_through_reals() -> None:
     np.testing.assert_array_equal(run(finish(graph, made.result), x=x), expected)
 
 
-def test_padding_of_codes_is_with_the_code_of_the_value() -> None:
+def test_padding_of_integers_is_with_the_code_of_the_value() -> None:
     graph, value = graph_of(2, element=u8(0.5, 100))
     made = graph.add("pad", {"x": value}, {"pads": (1, 2), "value": -3.0})
     found = run(finish(graph, made.result), x=np.array([1, 2], np.uint8))
@@ -288,7 +288,7 @@ def test_ops_of_other_frameworks_are_refused_by_name() -> None:
         finish(graph, made.result)
 
 
-def test_codes_with_narrow_bounds_are_made_by_a_function_unless_they_are_constants() -> None:
+def test_integers_with_narrow_bounds_are_made_by_a_function_unless_they_are_constants() -> None:
     narrow = uniform(U8, np.array(0.5, np.float32), 3, bounds=(0, 127))
     graph, value = graph_of(4)
     made = graph.add("quantize", {"x": value}, types=[TensorType((4,), narrow)])
@@ -346,7 +346,7 @@ def test_the_same_graph_gives_the_same_bytes() -> None:
     assert len(texts) == 1
 
 
-def test_i32_constants_that_are_codes_are_dequantized_without_a_zero_point() -> None:
+def test_i32_constants_that_are_integers_are_dequantized_without_a_zero_point() -> None:
     graph, value = graph_of(2)
     kind = uniform(I32, np.array([0.5, 0.25], np.float32), 0, axis=0)
     b = constant(graph, "b", np.array([3, -4], np.int32), kind)
@@ -359,7 +359,9 @@ def test_i32_constants_that_are_codes_are_dequantized_without_a_zero_point() -> 
 
 @pytest.mark.parametrize("zero", [0, 3])
 @pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
-def test_codes_of_32_bits_are_read_and_never_made(tmp_path: Path, target: str, zero: int) -> None:
+def test_integers_of_32_bits_are_read_and_never_made(
+    tmp_path: Path, target: str, zero: int
+) -> None:
     wide = uniform(I32, np.array(0.5, np.float32), zero)
     graph, x = graph_of(4)
     quantized = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
@@ -377,7 +379,7 @@ def test_codes_of_32_bits_are_read_and_never_made(tmp_path: Path, target: str, z
     assert np.array_equal(found, ((feeds["x"] - zero) * 0.5).astype(np.float32))
 
 
-def test_codes_of_32_bits_by_computed_scales_are_refused(tmp_path: Path) -> None:
+def test_integers_of_32_bits_by_computed_scales_are_refused(tmp_path: Path) -> None:
     graph, x = graph_of(4)
     scale = graph.add("input", types=[TensorType((), F32)], name="s").result
     kind = TensorType((4,), QuantType(I32, F32, None, ()))

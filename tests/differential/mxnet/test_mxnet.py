@@ -157,7 +157,7 @@ UNCLAIMED = {
 """Operators of which nothing is claimed, and why not."""
 
 
-def test_every_operator_on_codes_is_claimed_or_named() -> None:
+def test_every_operator_on_integers_is_claimed_or_named() -> None:
     """All that MXNet 1.9.1 had registered when its results were recorded."""
     known = (VECTORS / "operators.txt").read_text(encoding="utf-8").split()
     assert sorted((*CLAIMED, *UNCLAIMED)) == known

@@ -220,7 +220,7 @@ ZEROS = """graph main {{
 
 
 @pytest.mark.parametrize("zeros", list(product((0, 3), repeat=3)))
-def test_codes_with_zero_points_are_in_no_kernel_of_a_runtime_without_them(
+def test_integers_with_zero_points_are_in_no_kernel_of_a_runtime_without_them(
     zeros: tuple[int, int, int],
 ) -> None:
     said = {slot: f":{zero}" if zero else "" for slot, zero in zip("xwy", zeros, strict=True)}

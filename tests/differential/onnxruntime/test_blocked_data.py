@@ -20,7 +20,7 @@ from qir.passes.forms.group import Group
 from qir.profiles import profile
 from tests.installed import OPTIMIZED
 
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 KINDS = {
     "u4": (TensorProto.UINT4, 0, 15),
     "i4": (TensorProto.INT4, -8, 7),
@@ -112,7 +112,9 @@ def _node(
     return node
 
 
-def judged(case: Case, feeds: dict[str, Reals], path: Path, level: str = "") -> tuple[Reals, bool]:
+def judged(
+    case: Case, feeds: dict[str, Floats], path: Path, level: str = ""
+) -> tuple[Floats, bool]:
     """What onnxruntime gives, and whether it made a kernel for few bits."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -125,7 +127,7 @@ def judged(case: Case, feeds: dict[str, Reals], path: Path, level: str = "") -> 
     return session.run(None, feeds)[0], "MatMulNBits" in kinds
 
 
-def predicted(case: Case, feeds: dict[str, Reals], path: Path) -> tuple[Reals, Reals, Ledger]:
+def predicted(case: Case, feeds: dict[str, Floats], path: Path) -> tuple[Floats, Floats, Ledger]:
     """The model's own floats, those of its grouped form, and what was said."""
     path.write_bytes(case.model().SerializeToString())
     graph = qir.load(path)
@@ -136,7 +138,7 @@ def predicted(case: Case, feeds: dict[str, Reals], path: Path) -> tuple[Reals, R
     return np.asarray(real, np.float32), np.asarray(found, np.float32), ledger
 
 
-def data(case: Case) -> dict[str, Reals]:
+def data(case: Case) -> dict[str, Floats]:
     shape = (2, 5, case.depth) if case.rank == 3 else (5, case.depth)
     return {"x": np.random.default_rng(SEED).normal(size=shape).astype(np.float32)}
 
@@ -270,7 +272,7 @@ does."""
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_codes_that_share_a_scale_are_written_in_blocks_that_the_kernel_takes(
+def test_integers_that_share_a_scale_are_written_in_blocks_that_the_kernel_takes(
     case: Case, tmp_path: Path
 ) -> None:
     feeds = data(case)

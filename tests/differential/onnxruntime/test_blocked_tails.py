@@ -20,7 +20,7 @@ from qir.passes.forms.group import Group
 from qir.profiles import profile
 from tests.installed import OPTIMIZED
 
-from .test_blocked_data import SEED, Case, Reals, data
+from .test_blocked_data import SEED, Case, Floats, data
 
 NUMBERS = {"none": 0.0, "six": 6.0, "low": -1e6, "high": 1e6, "two": 2.0}
 RELU, CLIP, WIDE = "r = Relu(p)", "r = Clip(p, none, six)", "r = Clip(p, low, high)"
@@ -107,7 +107,7 @@ def model(case: Case, ending: Ending) -> tuple[onnx.ModelProto, list[str]]:
     return made, shown
 
 
-def computed(path: Path, feeds: dict[str, Reals]) -> tuple[list[NDArray[Any]], bool]:
+def computed(path: Path, feeds: dict[str, Floats]) -> tuple[list[NDArray[Any]], bool]:
     """What onnxruntime gives, and whether it made a kernel for few bits."""
     optimized = path.with_name("optimized.onnx")
     options = onnxruntime.SessionOptions()
@@ -162,7 +162,7 @@ def test_data_stay_real_before_an_activation_that_is_read_once(case: Case, tmp_p
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
-def test_before_codes_of_16_bits_that_nothing_cuts_the_version_decides(
+def test_before_integers_of_16_bits_that_nothing_cuts_the_version_decides(
     case: Case, tmp_path: Path
 ) -> None:
     turned = case.rank == 3 and case.bias

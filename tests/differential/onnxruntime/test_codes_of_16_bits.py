@@ -236,7 +236,7 @@ def test_quantize_and_dequantize_are_onnxruntimes_to_the_byte(tmp_path: Path) ->
             assert all(np.array_equal(found[n], wanted[n]) for n in "qy"), (kind, scales)
 
 
-def test_what_is_added_once_makes_no_wide_codes() -> None:
+def test_what_is_added_once_makes_no_wide_integers() -> None:
     """A norm on 8-bit integers whose bias alone has 32 bits."""
     graph = parse(
         """graph main as ort-1.31 {

@@ -32,7 +32,7 @@ def mask(kind: str, rng: np.random.Generator, n: int, own: int, total: int) -> A
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("past", [False, True])
-def test_attention_of_reals(kind: str, causal: int, past: bool) -> None:
+def test_attention_of_floats(kind: str, causal: int, past: bool) -> None:
     rng = np.random.default_rng(21)
     n, own, before, width, heads = 2, 5, 3 if past else 0, 12, 3
     operands: list[Any] = [
@@ -65,7 +65,7 @@ def test_attention_with_a_bias_of_scores_and_widths_apart() -> None:
 @pytest.mark.parametrize("form", ["u8 u8", "u8 i8", "u8 i8 columns"])
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("past", [False, True])
-def test_attention_of_codes(kind: str, form: str, causal: int, past: bool) -> None:
+def test_attention_of_integers(kind: str, form: str, causal: int, past: bool) -> None:
     rng = np.random.default_rng(23)
     n, own, before, width, heads = 2, 4, 2 if past else 0, 8, 2
     signed, many = "i8" in form, "columns" in form
@@ -96,7 +96,7 @@ def test_attention_of_codes(kind: str, form: str, causal: int, past: bool) -> No
 @pytest.mark.parametrize("segments", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("computed", [False, True])
-def test_embeddings_of_codes(code: Any, segments: bool, masked: bool, computed: bool) -> None:
+def test_embeddings_of_integers(code: Any, segments: bool, masked: bool, computed: bool) -> None:
     rng = np.random.default_rng(24)
     low, high = (0, 256) if code is np.uint8 else (-128, 128)
 

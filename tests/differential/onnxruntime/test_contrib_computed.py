@@ -260,7 +260,7 @@ def test_tensors_of_several_maps_are_joined(kind: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["constants", "inputs"])
-def test_a_gain_reaches_the_bias_between_codes_as_well(form: str) -> None:
+def test_a_gain_reaches_the_bias_between_integers_as_well(form: str) -> None:
     """A QGemm in QDQ form: its bias counts in units of the sums times alpha."""
     m = Maker(1, "u8", form)
     a = [m.integers("a", 3, 9), *m.pair("as")]

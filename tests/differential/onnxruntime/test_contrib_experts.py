@@ -52,7 +52,7 @@ def experts(
 @pytest.mark.parametrize("size", [0, 16])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_experts_whose_weights_are_codes(bits: int, size: int, zeros: bool, bias: bool) -> None:
+def test_experts_whose_weights_are_integers(bits: int, size: int, zeros: bool, bias: bool) -> None:
     operands = experts(51, bits, size, zeros=zeros, bias=bias, paired=False)
     attrs: dict[str, Any] = {"k": 2, "expert_weight_bits": bits, "activation_type": "silu"}
     if size:

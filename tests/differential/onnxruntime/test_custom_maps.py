@@ -259,7 +259,7 @@ def test_what_primitive_operators_do_not_say_is_refused(tmp_path: Path) -> None:
         assert np.array_equal(back[name], wanted[name]), name
 
 
-def test_codes_of_a_width_that_onnx_lacks_go_on_to_what_is_kept(tmp_path: Path) -> None:
+def test_integers_of_a_width_that_onnx_lacks_go_on_to_what_is_kept(tmp_path: Path) -> None:
     quant, rounding = named(np.random.default_rng(1))["six bits, symmetric"]
     path, again = tmp_path / "m.onnx", tmp_path / "again.onnx"
     pipeline.save(graph_of(quant, rounding, 3), path)

@@ -263,7 +263,7 @@ def test_blocks_of_computed_scales(tmp_path: Path) -> None:
     same_bytes(proto, written, given, "blocks")
 
 
-def test_static_codes_that_are_multiplied_raw(tmp_path: Path) -> None:
+def test_static_integers_that_are_multiplied_raw(tmp_path: Path) -> None:
     node = helper.make_node
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),

@@ -19,7 +19,7 @@ KINDS = {"u8": (np.uint8, TensorProto.UINT8), "i8": (np.int8, TensorProto.INT8)}
 
 @pytest.mark.parametrize("fed", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_products_of_codes_with_scales_of_sixteen_bits(kind: str, fed: bool) -> None:
+def test_products_of_integers_with_scales_of_sixteen_bits(kind: str, fed: bool) -> None:
     carrier, number = KINDS[kind]
     ends = np.iinfo(carrier)
     for seed in range(12):

@@ -170,7 +170,7 @@ def near_ties(seed: np.random.Generator, kind: str, op: str) -> tuple[Affine, Af
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", ["add", "mul"])
-def test_every_pair_of_codes_is_added_and_multiplied_as_onnxruntime_does(
+def test_every_pair_of_integers_is_added_and_multiplied_as_onnxruntime_does(
     op: str, kind: str
 ) -> None:
     a, b = pairs(kind)

@@ -268,7 +268,7 @@ def test_products_become_the_kernels_that_onnxruntime_makes_of_them(chunk: int) 
 
 
 @pytest.mark.parametrize("chunk", range(3))
-def test_a_pair_that_makes_the_same_codes_again_is_dropped_before_codes_become_unsigned(
+def test_a_pair_that_makes_the_same_integers_again_is_dropped_before_integers_become_unsigned(
     chunk: int,
 ) -> None:
     wrong, seen = report(chunk, repeated)

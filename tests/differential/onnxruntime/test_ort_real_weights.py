@@ -413,7 +413,9 @@ def agrees(chunk: int, make: Callable[[int], Layers] = network) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(6))
-def test_weights_and_biases_become_codes_where_onnxruntime_makes_codes_of_them(chunk: int) -> None:
+def test_weights_and_biases_become_integers_where_onnxruntime_makes_integers_of_them(
+    chunk: int,
+) -> None:
     agrees(chunk)
 
 

@@ -63,7 +63,7 @@ def both(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("half", [False, True])
-def test_reals_too_far_out(tmp_path: Path, kind: str, half: bool) -> None:
+def test_floats_too_far_out(tmp_path: Path, kind: str, half: bool) -> None:
     """float16, and integers of two bits: in 32 bits, where sums with zero points wrap."""
     if not half and kind not in ("i2", "u2"):
         return

@@ -37,7 +37,7 @@ def by_parts(case: OpCase) -> Graph:
 
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", SUITES)
-def test_layers_of_reals_are_grouped_as_the_kernels_they_are(name: str, who: str) -> None:
+def test_layers_of_floats_are_grouped_as_the_kernels_they_are(name: str, who: str) -> None:
     for case, wanted in recorded(VECTORS / "tflite", name, who)[::5]:
         if who == "xnnpack" and unpadded(case):
             continue
@@ -49,7 +49,7 @@ def test_layers_of_reals_are_grouped_as_the_kernels_they_are(name: str, who: str
 
 
 @pytest.mark.parametrize("name", ["mxnet-1.9", "ort-1.31", "torch-2.13.fbgemm"])
-def test_what_takes_no_reals_beside_codes_is_left_as_it_is(name: str) -> None:
+def test_what_takes_no_floats_beside_integers_is_left_as_it_is(name: str) -> None:
     case, _ = recorded(VECTORS / "tflite", "dynamic_linear", "ref")[7]
     graph = by_parts(case)
     Group(profile=name).run(graph, Ledger())

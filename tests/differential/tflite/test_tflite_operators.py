@@ -92,7 +92,7 @@ def test_every_operator_is_claimed_or_named() -> None:
             assert known != ((name, kind) in APART), f"{name} of {kind}"
 
 
-def test_what_is_said_to_take_no_codes_took_none() -> None:
+def test_what_is_said_to_take_no_integers_took_none() -> None:
     found = recorded()
     names = [*WHY[PLAIN].split(), *WHY[CELL].split()]
     assert [name for name in names if found[name]] == []

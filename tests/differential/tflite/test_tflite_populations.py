@@ -14,24 +14,24 @@ from tests.differential.tflite.test_tflite_vectors import VECTORS, recorded
 from tests.oracles.tflite_cases import SUITES, OpCase
 from tests.oracles.tflite_dynamic import DYNAMIC
 
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
-def exact_steps(case: OpCase) -> Reals:
+def exact_steps(case: OpCase) -> Floats:
     """The exact results of a case in steps of the result, without its zero point."""
     at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
     steps = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
     return np.asarray(_EXACT[case.op](case, at, steps) / case.out.step)
 
 
-def _conv(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Reals]) -> Reals:
+def _conv(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Floats]) -> Floats:
     named = ("stride", "pad", "dilation", "groups", "layout")
     kept = {name: case.attrs[name] for name in named}
     acc = conv2d(at["x"], at["w"], **kept)  # type: ignore[arg-type]
     return np.asarray((acc + at["bias"]) * (steps["x"] * steps["w"]))
 
 
-def _spread(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Reals]) -> Reals:
+def _spread(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Floats]) -> Floats:
     """A transposed convolution: of one tap alone, or nothing."""
     if at["w"].shape[2:] != (1, 1) or case.attrs["stride"] != (1, 1):
         return np.zeros(0)
@@ -40,24 +40,24 @@ def _spread(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Rea
     return np.asarray((acc + at["bias"].reshape(-1, 1, 1)) * scale)
 
 
-def _linear(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Reals]) -> Reals:
+def _linear(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Floats]) -> Floats:
     return np.asarray((at["x"] @ at["w"].T + at["bias"]) * (steps["x"] * steps["w"]))
 
 
-def _total(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Reals]) -> Reals:
+def _total(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Floats]) -> Floats:
     axes = case.attrs["axes"]
     assert isinstance(axes, tuple)
     count = math.prod(at["x"].shape[a] for a in axes) if case.op == "reduce_mean" else 1
     return np.asarray(at["x"].sum(axes) * steps["x"] / count)
 
 
-def _slope(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Reals]) -> Reals:
+def _slope(case: OpCase, at: dict[str, NDArray[np.int64]], steps: dict[str, Floats]) -> Floats:
     x = at["x"] * steps["x"]
     below = at["slope"] * steps["slope"] if case.op == "prelu" else case.attrs["alpha"]
     return np.where(x < 0, x * below, x)
 
 
-_EXACT: dict[str, Callable[[OpCase, dict[str, NDArray[np.int64]], dict[str, Reals]], Reals]] = {
+_EXACT: dict[str, Callable[[OpCase, dict[str, NDArray[np.int64]], dict[str, Floats]], Floats]] = {
     "conv2d": _conv,
     "conv_transpose2d": _spread,
     "linear": _linear,
@@ -161,7 +161,7 @@ def test_what_gives_nothing_below_zero_has_ties_and_one_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_data_that_become_codes_lie_on_ties_too(name: str) -> None:
+def test_data_that_become_integers_lie_on_ties_too(name: str) -> None:
     ties = total = 0
     for case in SUITES[name]():
         data = next(iter(case.operands.values())).data

@@ -28,7 +28,7 @@ from tests.differential.kernels_of_torch import (
 )
 
 Rng = np.random.Generator
-Reals = NDArray[np.float64]
+Floats = NDArray[np.float64]
 RATIOS = (2 / 5, 2 / 3, 2, *range(4, 400, 2))
 """A result's step in units of what all sums are multiples of: half of some sums then, or 1/3, ...,
 lie half way between two integers."""
@@ -71,7 +71,7 @@ def in_16_bits(case: Product) -> NDArray[np.int64]:
     return paired(case)[0]
 
 
-def level(rng: Rng, units: Reals, step: float, kind: str = "u8") -> tuple[float, int]:
+def level(rng: Rng, units: Floats, step: float, kind: str = "u8") -> tuple[float, int]:
     """The step of a result and its zero point: what there is fills the integers and some more.
 
     `units` are results in units of which all of them, but for hairs, are multiples of `step`.
@@ -93,7 +93,7 @@ def fitted(
     rng: Rng,
     case: Product,
     step: int,
-    sums: Callable[[Product], NDArray[np.int64] | Reals] = exact,
+    sums: Callable[[Product], NDArray[np.int64] | Floats] = exact,
 ) -> Product:
     """A layer with a bias, or none, and a map of results that its sums fill."""
     assert case.x.map is not None
@@ -192,7 +192,7 @@ def joined(rng: Rng, op: str, a: Held, b: Held, *, step: int = 1) -> Asked:
     return replace(asked, out=of(a.map.storage, F(unit.scale * F(ratio)), zero))
 
 
-def exactly(asked: Asked) -> Reals:
+def exactly(asked: Asked) -> Floats:
     """The result of two operands in steps of its map, unrounded."""
     assert asked.out is not None
     a, b = (dequantized(asked.operands[s]) for s in "ab")

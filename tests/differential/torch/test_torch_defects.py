@@ -114,7 +114,7 @@ def test_columns_of_images_are_not_claimed_with_amx_but_those_beside_them() -> N
 
 @pytest.mark.skipif(not has("amx"), reason=f"{LACKS}AMX")
 @pytest.mark.parametrize("name", ["x86", "onednn", "pt2e"])
-def test_columns_of_images_have_wrong_codes_with_amx(name: str) -> None:
+def test_columns_of_images_have_wrong_integers_with_amx(name: str) -> None:
     for case, wrong in [(c, True) for c in COLUMNS] + [(c, False) for c in BESIDE]:
         made = run_products(name, [case])[0].astype(int)
         off = np.abs(made - product_of(case, named(name)))
@@ -200,7 +200,7 @@ def test_results_beyond_32_bits_are_turned_round_as_the_notes_say() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_reals_that_no_float_holds_are_warned_of_nowhere() -> None:
+def test_floats_that_no_float_holds_are_warned_of_nowhere() -> None:
     data = np.array([[[[0, 255], [255, 255]]]], np.uint8)
     held = {"x": Held(data, of("u8", 3e38, 0))}
     asked = Asked("avg_pool2d", held, of("u8", 1.0), {"kernel": (1, 2), "stride": (1, 1)})
@@ -208,7 +208,7 @@ def test_reals_that_no_float_holds_are_warned_of_nowhere() -> None:
         assert computed(asked, name).shape == (1, 1, 2, 1)
 
 
-def test_qnnpack_clamps_channels_last_codes_to_other_places() -> None:
+def test_qnnpack_clamps_channels_last_integers_to_other_places() -> None:
     """They are written in the order that they have in memory, to a tensor of the plain order."""
     rng = np.random.default_rng(0)
     for shape in ((1, 5, 4, 4), (2, 3, 2, 4, 5)):

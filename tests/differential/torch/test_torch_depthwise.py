@@ -107,7 +107,7 @@ def test_codes_of_large_windows_saturate_beside_zero_points_of_weights() -> None
 
 
 @pytest.mark.parametrize(("code", "off"), [(222, 0), (223, 14), (255, 255)])
-def test_the_codes_of_a_window_end_at_32767(code: int, off: int) -> None:
+def test_the_integers_of_a_window_end_at_32767(code: int, off: int) -> None:
     data = np.full((1, 8, 7, 9, 9), code, np.uint8)
     held = Held(data, of("u8", 1.0, 0)), Held(np.ones((8, 1, 7, 7, 7), np.int8), of("i8", 1.0, 1))
     held[0].data[:, :, :2] = held[0].data[:, :, 5:] = 0

@@ -275,7 +275,7 @@ def test_dynamic_convolutions_give_codes_of_the_datas_own_scale(
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_cells_add_two_dynamic_layers_and_go_on_in_reals(name: str) -> None:
+def test_cells_add_two_dynamic_layers_and_go_on_in_floats(name: str) -> None:
     """Gates are sums of two exact layers of seven bits; the rest is within float32's last bits."""
     with engine(name):
         for seed in range(12):

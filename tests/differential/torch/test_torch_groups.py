@@ -226,7 +226,7 @@ def test_parts_and_turned_weights_without_codes_of_their_own_are_codes(name: str
     tally.exact()
 
 
-def test_a_bias_of_codes_becomes_real_again() -> None:
+def test_a_bias_of_integers_becomes_real_again() -> None:
     n = numbers(3)
     net = Net("native")
     add = net.graph.add
@@ -264,7 +264,7 @@ ZERO = np.asarray(0)
 
 @pytest.mark.parametrize("name", [named("onednn"), "tf-2.21.onednn", "mxnet-1.9", "ipex-2.8"])
 @pytest.mark.parametrize("turned", [False, True], ids=["sum first", "codes first"])
-def test_codes_that_are_added_to_a_convolution_join_its_kernel(name: str, turned: bool) -> None:
+def test_integers_that_are_added_to_a_convolution_join_its_kernel(name: str, turned: bool) -> None:
     """What the graph computes then is what the same stages compute as a group from the start."""
     for seed in range(3, 40, 4):
         case = summed(seed)

@@ -272,7 +272,7 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
+def test_rows_one_high_and_wide_are_joined_through_floats(name: str) -> None:
     """Behind a convolution, at half the scale, where many integers lie half way."""
     tally, shapes = Tally(), ((2, 5, 1, 6), (2, 5, 6, 1), (1, 4, 1, 1), (2, 5, 3, 4))
     for seed in range(24):

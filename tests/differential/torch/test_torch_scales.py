@@ -32,7 +32,7 @@ from tests.differential.kernels_of_torch import (
 from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
-from .draws_of_torch import KINDS, Maps, Reals, Rng, exactly
+from .draws_of_torch import KINDS, Floats, Maps, Rng, exactly
 from .test_torch_elements import OPS, torch_pair
 from .test_torch_elements import pytestmark as pytestmark
 
@@ -337,7 +337,7 @@ def test_batch_norms_of_any_ratio_of_scales(kind: str, rank: int, wild: bool) ->
     tally.exact()
 
 
-def normed(asked: Asked) -> Reals:
+def normed(asked: Asked) -> Floats:
     """The result in steps of its map, unrounded."""
     x = dequantized(asked.operands["x"])
     shape = (1, -1, *(1,) * (x.ndim - 2))

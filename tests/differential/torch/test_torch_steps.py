@@ -287,7 +287,7 @@ def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_views_and_codes_made_anew_lie_as_said() -> None:
+def test_views_and_integers_made_anew_lie_as_said() -> None:
     """One-wide axes put in and left out, other shapes, and integers of what integers mean."""
     rng = np.random.default_rng(4)
     for many in SIZES.values():

@@ -123,7 +123,7 @@ CODES: dict[str, NDArray[np.generic]] = {
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("pad", [0, 2])
 @pytest.mark.parametrize("taps", [2, 3])
-def test_convolutions_of_codes_over_nothing(
+def test_convolutions_of_integers_over_nothing(
     tmp_path: Path, rank: int, groups: int, pad: int, taps: int
 ) -> None:
     rng = np.random.default_rng(rank)
@@ -173,7 +173,9 @@ def test_a_window_larger_than_what_it_slides_over(
 
 @pytest.mark.parametrize("op", ["ConvInteger", "QLinearConv"])
 @pytest.mark.parametrize("form", [None, "qdq", "qoperator", "integer"])
-def test_convolutions_of_codes_that_make_nothing(tmp_path: Path, op: str, form: str | None) -> None:
+def test_convolutions_of_integers_that_make_nothing(
+    tmp_path: Path, op: str, form: str | None
+) -> None:
     """Weights of no channels."""
     held = {**CODES, "w": np.zeros((0, 4, 2, 2), np.int8), "o": np.array(0, np.int8)}
     held["v"] = np.array(0.02, np.float32)

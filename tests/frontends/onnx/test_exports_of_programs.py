@@ -97,7 +97,7 @@ class Quantized(torch.nn.Module):
         return made
 
 
-def test_a_program_that_torch_quantized_arrives_on_codes(tmp_path: Path) -> None:
+def test_a_program_that_torch_quantized_arrives_on_integers(tmp_path: Path) -> None:
     from torch.ao.quantization.fx import _decomposed  # registers the operators
 
     assert _decomposed

@@ -289,7 +289,7 @@ def test_an_embedding_without_a_table_is_kept_with_the_reason(tmp_path: Path, op
     assert graph["y"].node.attrs["why"] == "it has no table of words, or none of positions"
 
 
-def test_a_zero_point_beside_codes_of_another_type_is_told(tmp_path: Path) -> None:
+def test_a_zero_point_beside_integers_of_another_type_is_told(tmp_path: Path) -> None:
     """Signed integers, whose zero point says 200."""
     domain = "com.microsoft"
     it = node("MatMulIntegerToFloat", ["a", "b", "as", "bs", "az"], ["y"], domain=domain)
@@ -305,7 +305,7 @@ def test_a_zero_point_beside_codes_of_another_type_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("op", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul"])
-def test_what_quantizes_other_reals_than_f32_as_it_runs_is_kept(tmp_path: Path, op: str) -> None:
+def test_what_quantizes_other_floats_than_f32_as_it_runs_is_kept(tmp_path: Path, op: str) -> None:
     domain, kind = "com.microsoft", TensorProto.BFLOAT16
     held: dict[str, NDArray[Any]] = {"s": np.array([0.5], np.float32), "z": np.zeros(1, np.int8)}
     if op.endswith("LSTM"):

@@ -60,7 +60,7 @@ def test_a_scale_that_is_no_scale_is_found(tmp_path: Path, bad: float) -> None:
     ]
 
 
-def test_codes_read_by_another_scale_than_made_them_are_found(tmp_path: Path) -> None:
+def test_integers_read_by_another_scale_than_made_them_are_found(tmp_path: Path) -> None:
     scales: dict[str, object] = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.uint8(3)}
     ledger = Ledger()
     (found,) = pipeline.verify(pipeline.load(written(tmp_path, pair("t"), scales), ledger=ledger))
@@ -94,7 +94,7 @@ def test_what_is_no_program_is_not_written_for_a_target(tmp_path: Path) -> None:
     ("op", "domain", "told"),
     [("QLinearMatMul", "com.example", True), ("QEmbedLookup", "com.microsoft", False)],
 )
-def test_a_kept_op_that_sums_codes_has_a_row_of_its_own(
+def test_a_kept_op_that_sums_integers_has_a_row_of_its_own(
     tmp_path: Path, op: str, domain: str, told: bool
 ) -> None:
     node = helper.make_node(op, ["q", "w", "s", "s", "z"], ["y"], domain=domain)
@@ -112,7 +112,7 @@ def test_a_kept_op_that_sums_codes_has_a_row_of_its_own(
 
 
 @pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2FNUZ"])
-def test_float_codes_that_do_not_saturate_are_kept_and_given_back(
+def test_float_integers_that_do_not_saturate_are_kept_and_given_back(
     tmp_path: Path, kind: str
 ) -> None:
     x = np.array([0, 1, -447, 449, 1e6, np.inf, -np.inf, np.nan], np.float32)

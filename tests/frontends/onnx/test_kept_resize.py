@@ -39,7 +39,7 @@ def resized(
 @pytest.mark.parametrize(("mode", "kind"), FORMS)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("opset", [13, 19])
-def test_of_codes_it_gives_the_bytes_of_onnxruntime(
+def test_of_integers_it_gives_the_bytes_of_onnxruntime(
     tmp_path: Path, mode: str, kind: type[np.integer[Any]], coordinates: str, opset: int
 ) -> None:
     if coordinates == "half_pixel_symmetric" and opset < 19:
@@ -64,7 +64,7 @@ def test_of_codes_it_gives_the_bytes_of_onnxruntime(
     assert tried
 
 
-def test_of_reals_its_places_are_those_of_the_standard(tmp_path: Path) -> None:
+def test_of_floats_its_places_are_those_of_the_standard(tmp_path: Path) -> None:
     """By scales that are computed: corners go by a size that is no whole number yet."""
     attrs = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
     node = helper.make_node("Resize", ["x", "", "s"], ["y"], "it", None, None, None, **attrs)

@@ -71,7 +71,7 @@ def network(kind: Any, bounds: tuple[int | None, int | None], *, channels: bool)
         (np.int8, (-3, None)),
     ],
 )
-def test_codes_within_a_clip_are_narrower(
+def test_integers_within_a_clip_are_narrower(
     tmp_path: Path, kind: Any, bounds: tuple[int | None, int | None], channels: bool
 ) -> None:
     proto = network(kind, bounds, channels=channels)

@@ -21,12 +21,12 @@ from tests.frontends.onnx.models import model, save
 from tests.oracles.qonnx_vectors import VECTORS, cases, digest
 
 F = np.float32
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 MODES = ("ROUND", "HALF_EVEN", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
 DOMAIN = "qonnx.custom_op.general"
 
 
-def rounded(x: Reals, mode: str) -> Reals:
+def rounded(x: Floats, mode: str) -> Floats:
     """As `resolve_rounding_mode` of qonnx 1.0.0 has it."""
     with_sign = {
         "UP": lambda a: np.ceil(a),
@@ -39,7 +39,7 @@ def rounded(x: Reals, mode: str) -> Reals:
     return np.asarray(plain.get(mode, np.round)(x), F)
 
 
-def ends(bits: Reals, signed: bool, narrow: bool) -> tuple[Reals, Reals]:
+def ends(bits: Floats, signed: bool, narrow: bool) -> tuple[Floats, Floats]:
     if signed:
         half = np.asarray(2 ** (bits - F(1)), F)
         return np.asarray(-half + F(narrow), F), np.asarray(half - F(1), F)
@@ -47,8 +47,8 @@ def ends(bits: Reals, signed: bool, narrow: bool) -> tuple[Reals, Reals]:
 
 
 def quant(
-    x: Reals, scale: Reals, zero: Reals, bits: Reals, signed: bool, narrow: bool, mode: str
-) -> Reals:
+    x: Floats, scale: Floats, zero: Floats, bits: Floats, signed: bool, narrow: bool, mode: str
+) -> Floats:
     """As `int_quant` of qonnx 1.0.0 has it."""
     y = x / scale + zero
     if bits == 1 and signed:
@@ -66,7 +66,7 @@ def through(
     folder: Path,
     version: int = 1,
     **attrs: Any,
-) -> tuple[Reals, list[str]]:
+) -> tuple[Floats, list[str]]:
     """What the interpreter gives, and the ops within; the model is written back as it was."""
     names = {**feeds, **constants}
     order = [n for n in "x s z b os ob".split() if n in names]
@@ -152,7 +152,7 @@ def test_many_bits(tmp_path: Path, bits: int, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "HALF_DOWN"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
-def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None:
+def test_zero_points_between_integers(tmp_path: Path, mode: str, bits: int) -> None:
     """Integers too: the zero point is real, one or one a channel, beside scales of any kind."""
     rng = np.random.default_rng(bits)
     for signed, narrow, size in ((0, 0, ()), (1, 1, (5, 1)), (0, 1, (4, 1, 1)), (1, 0, (5, 1))):

@@ -188,7 +188,7 @@ def _feeds(text: str, path: Path) -> list[Arrays]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_codes_cross_as_onnxruntime_has_them(name: str, tmp_path: Path) -> None:
+def test_integers_cross_as_onnxruntime_has_them(name: str, tmp_path: Path) -> None:
     text = TEXTS[name]
     path = _written(tmp_path, text)
     feeds = _feeds(text, path)

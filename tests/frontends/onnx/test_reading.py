@@ -217,7 +217,7 @@ def qlinear_add(scale_b: float = 0.5) -> tuple[list[onnx.NodeProto], dict[str, N
     return nodes, constants
 
 
-def test_codes_from_outside_mean_what_their_readers_say(tmp_path: Path) -> None:
+def test_integers_from_outside_mean_what_their_readers_say(tmp_path: Path) -> None:
     nodes, constants = qlinear_add()
     u8 = TensorProto.UINT8
     proto = model(
@@ -229,7 +229,7 @@ def test_codes_from_outside_mean_what_their_readers_say(tmp_path: Path) -> None:
     assert graph["y"].node.op == "add"
 
 
-def test_codes_that_mean_two_things_are_read_anew_and_told_with_both(tmp_path: Path) -> None:
+def test_integers_that_mean_two_things_are_read_anew_and_told_with_both(tmp_path: Path) -> None:
     nodes, constants = qlinear_add(0.25)
     u8 = TensorProto.UINT8
     proto = model(
@@ -246,7 +246,7 @@ def test_codes_that_mean_two_things_are_read_anew_and_told_with_both(tmp_path: P
     assert b.node.operands == {"x": a}
 
 
-def test_arithmetic_on_codes_themselves_is_kept_foreign(tmp_path: Path) -> None:
+def test_arithmetic_on_integers_themselves_is_kept_foreign(tmp_path: Path) -> None:
     """Cast of integers gives the integers and not what they mean."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

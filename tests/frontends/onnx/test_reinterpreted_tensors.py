@@ -103,7 +103,9 @@ def _ran(path: Path, feeds: Arrays) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_codes_read_with_two_maps_are_as_onnxruntime_reads_them(name: str, tmp_path: Path) -> None:
+def test_integers_read_with_two_maps_are_as_onnxruntime_reads_them(
+    name: str, tmp_path: Path
+) -> None:
     path, feeds = _written(tmp_path, name)
     wanted, ledger = _ran(path, feeds), Ledger()
     graph = pipeline.load(path, ledger=ledger)
@@ -122,7 +124,7 @@ def test_codes_read_with_two_maps_are_as_onnxruntime_reads_them(name: str, tmp_p
         assert _ran(again, feeds) == wanted, form
 
 
-def test_scalars_of_equal_codes_are_not_one_tensor(tmp_path: Path) -> None:
+def test_scalars_of_equal_integers_are_not_one_tensor(tmp_path: Path) -> None:
     nodes = [
         _node("DequantizeLinear", ["v", "s"], "a"),
         _node("DequantizeLinear", ["w", "t"], "b"),

@@ -102,7 +102,7 @@ def load(path: Path) -> Graph:
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [pairs, dynamic])
-def test_codes_are_read_in_a_few_times_what_message_and_structure_take(
+def test_integers_are_read_in_a_few_times_what_message_and_structure_take(
     make: Callable[[int], onnx.ModelProto], tmp_path: Path
 ) -> None:
     path = tmp_path / "m.onnx"

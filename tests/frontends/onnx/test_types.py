@@ -92,7 +92,7 @@ def test_weights_of_few_bits_are_read_computed_and_written_back(
 
 
 @pytest.mark.parametrize("name", ["i4", "u4", "f8e4m3fn", "f8e5m2"])
-def test_a_quantizer_to_few_bits_gives_onnxruntimes_codes(tmp_path: Path, name: str) -> None:
+def test_a_quantizer_to_few_bits_gives_onnxruntimes_integers(tmp_path: Path, name: str) -> None:
     number, low, high, _ = KINDS[name]
     zero = helper.make_tensor("z", number, [], [0 if name[0] == "f" else (low + high) // 2 + 1])
     proto = model(

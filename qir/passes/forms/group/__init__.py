@@ -72,7 +72,7 @@ class Group(Fusing):
         return carried + self._run(graph, ledger)
 
     def _run(self, graph: Graph, ledger: Ledger) -> int:
-        rules = self.named(graph)
+        rules = self.kernel_profile(graph)
         # A float graph is grouped as it would be once quantized, so that a plan can name the
         # kernels.
         if is_float(graph):
@@ -114,40 +114,40 @@ class Group(Fusing):
             count += 1
         return count
 
-    def named(self, graph: Graph) -> Profile:
+    def kernel_profile(self, graph: Graph) -> Profile:
         return profile_in(graph, self.profile or graph.profile)
 
-    def known(self, graph: Graph) -> frozenset[str]:
-        return frozenset(op for group in self.named(graph).groups for op in group.chain)
+    def fusible_ops(self, graph: Graph) -> frozenset[str]:
+        return frozenset(op for group in self.kernel_profile(graph).groups for op in group.chain)
 
-    def tails(self, graph: Graph) -> frozenset[str]:
-        return fused_activations(self.named(graph))
+    def epilogue_ops(self, graph: Graph) -> frozenset[str]:
+        return fused_activations(self.kernel_profile(graph))
 
-    def sums(self, graph: Graph) -> bool:
-        return any("add" in group.chain[1:] for group in self.named(graph).groups)
+    def fuses_adds(self, graph: Graph) -> bool:
+        return any("add" in group.chain[1:] for group in self.kernel_profile(graph).groups)
 
-    def reals(self, graph: Graph) -> bool:
-        entries = self.named(graph).groups
+    def fuses_float_data(self, graph: Graph) -> bool:
+        entries = self.kernel_profile(graph).groups
         return any(
             FLOAT_STORAGE in kinds for entry in entries for kinds in entry.when.storage.values()
         )
 
-    def rewrite(self, match: ChainMatch, graph: Graph) -> str:
+    def rewrite_name(self, match: ChainMatch, graph: Graph) -> str:
         """Returns the chain, and the line of the profile that makes it one kernel."""
-        entry = _entry_text(self.named(graph), self._entry_for(match, graph))
-        return f"{super().rewrite(match, graph)} by {entry}"
+        entry = _entry_text(self.kernel_profile(graph), self._entry_for(match, graph))
+        return f"{super().rewrite_name(match, graph)} by {entry}"
 
-    def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
+    def claim_entries(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
         """Returns the ledger entry of the profile's claim, for kernels that are not exact."""
         entry = self._entry_for(match, graph)
-        return claim_entries(entry.claim if entry else "unknown", self.name, match.head.name)
+        return claim_entries(entry.claim if entry else "unknown", self.name, match.anchor.name)
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         entry = self._entry_for(match, graph)
-        if entry is None or has_zero_point(match, self.named(graph)):
+        if entry is None or has_zero_point(match, self.kernel_profile(graph)):
             return False
-        if match.real and FLOAT_STORAGE not in entry.when.storage.get(
-            spec(match.head.op).traits.data, ()
+        if match.has_float_data and FLOAT_STORAGE not in entry.when.storage.get(
+            spec(match.anchor.op).traits.data, ()
         ):
             return False
         return all(conditions()[need].met(match) for need in entry.needs)
@@ -156,7 +156,7 @@ class Group(Fusing):
         """Returns the profile's entry for a chain, if it has one."""
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
-        return self.named(graph).group(chain, match.query, result=kind)
+        return self.kernel_profile(graph).group(chain, match.query, result=kind)
 
 
 def kernel_text(kernel: KernelGroup, rules: Profile) -> str:

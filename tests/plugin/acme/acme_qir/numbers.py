@@ -7,7 +7,7 @@ import numpy as np
 from qir.calibration import Observer, Parameter, Range, Seen
 from qir.errors import DataError, UsageError
 from qir.inspect import Metric
-from qir.inspect.metrics import Reals
+from qir.inspect.metrics import Float64Array
 
 
 class Robust(Observer):
@@ -33,5 +33,5 @@ class Furthest(Metric):
     name = "acme-furthest"
     better = "low"
 
-    def measure(self, wanted: Reals, given: Reals) -> float:
+    def measure(self, wanted: Float64Array, given: Float64Array) -> float:
         return float(np.abs(wanted - given).max())
