@@ -7,7 +7,7 @@ the entry point `qir.ranges`: those of one runtime are in its backend's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
-from qir.numerics.fields import Choose, Field
+from qir.numerics.fields import Choose
 
 KIND = "qir.ranges"
 """The entry points of range rules; each names a `RangeRule` or a table of them by name."""
@@ -88,14 +88,6 @@ def choose_fields(name: str) -> Choose:
     """Returns the `choose` block that computes what a range rule does; ProfileError as
     `range_rule`."""
     return range_rule(name).choose or Choose(by=name)
-
-
-def fields_of_range_rule(name: str) -> dict[str, Field]:
-    """Returns what a range rule says of `choose`: all fields, or the name of its function alone."""
-    rule = range_rule(name)
-    if rule.choose is None:
-        return {"by": name}
-    return {field.name: getattr(rule.choose, field.name) for field in fields(rule.choose)}
 
 
 def printed_rules() -> Mapping[str, RangeRule]:

@@ -30,7 +30,6 @@ from qir.numerics.fields import (
     fixed_zero_fault,
     said,
 )
-from qir.numerics.range_rules import fields_of_range_rule
 from qir.profiles import old_heads
 from qir.profiles.claim_sources import (
     computed_differently,
@@ -54,6 +53,7 @@ from qir.profiles.profile import (
     When,
     clashes,
     example_query,
+    fields_of_range_rule,
 )
 from qir.profiles.toml_positions import Path as Path_
 from qir.profiles.toml_positions import misplaced_header, value_positions
