@@ -29,6 +29,7 @@ from . import (
     data_movement,
     elementwise,
     float64_sums,
+    float_chains,
     floats,
     gathers,
     general_quantize,
@@ -166,6 +167,7 @@ def lower(
             _add_observer_step(builder, value, see)
     for name, value in graph.outputs.items():
         _mark_output(builder, name, value)
+    builder.steps = float_chains.joined_convolutions(builder.steps)
     return builder
 
 

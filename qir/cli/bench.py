@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import show_fallbacks
+from qir.cli.comparison import show_fallbacks
 from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.profiling import show_steps, time
 from qir.cli.programs import is_program

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qir.cli import passing
+from qir.cli import pass_options
 from qir.cli import verb as shared
 from qir.cli.models import open_model
 from qir.cli.screen import Screen, plural
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "qir bisect model.onnx -p fold-batch-norm --target onnxruntime --check 'grep -q Relu {}'",
 )
 @shared.model
-@passing.passes
+@pass_options.passes
 @click.option(
     "--check",
     required=True,
@@ -64,12 +64,12 @@ def bisect(
     def tell(trial: Trial, passes: tuple[Pass, ...]) -> None:
         screen.line(_trial_text(trial, passes), "green" if trial.good else "yellow")
 
-    with passing.surroundings():
+    with pass_options.surroundings():
         bisected = bisect_model(graph, texts, check, target=target, tell=tell)
     found, steps, trials = bisected.culprit, bisected.passes, bisected.trials
     if as_json:
         rows = [{"passes": t.passes, "rewrites": t.rewrites, "good": t.good} for t in trials]
-        names = [passing.text_of(one) for one in steps]
+        names = [pass_options.text_of(one) for one in steps]
         head = {"file": str(model), "check": check, "passes": names}
         screen.json({**head, "found": _json(found) if found else None, "trials": rows})
     elif found is None:

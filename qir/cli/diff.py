@@ -9,7 +9,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import number, show_measurements
+from qir.cli.comparison import number, show_measurements
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, StyledText, plural
 

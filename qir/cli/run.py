@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import number, show_fallbacks, show_measurements
+from qir.cli.comparison import number, show_fallbacks, show_measurements
 from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.programs import is_program
 from qir.cli.screen import Column, Screen, StyledText, float_text, number_text, plural

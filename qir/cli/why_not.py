@@ -14,7 +14,7 @@ from qir.cli.screen import Screen, plural
 
 if TYPE_CHECKING:
     from qir.rewrite.patterns.conditions import PassReport
-    from qir.rewrite.patterns.why import WhyNot
+    from qir.rewrite.patterns.mismatch import WhyNot
 
 
 @shared.verb(

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from qir.ir.graph import Graph
 from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ledger import Ledger
 from qir.numerics import MethodField, Rule
-from qir.numerics.fields import BLOCKS, field_types
+from qir.numerics.fields import BLOCKS, field_types, words
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import (
@@ -521,8 +520,8 @@ def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
         yield from (m for m in _methods(op) if m != value)
         return
     kind = field_types(block)[name]
-    if get_origin(kind) is Literal:
-        yield from (v for v in get_args(kind) if v != value)
+    if known := words(kind):
+        yield from (v for v in known if v != value)
     elif isinstance(value, bool):
         yield not value
     elif key == ("bias", "overflow"):

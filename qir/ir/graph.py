@@ -16,7 +16,7 @@ from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.calls import check_chain, check_operand, check_slots, infer_result_types
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.inlining import extract, merge
 from qir.ir.node import EMPTY_TABLE, CarriedProfile, Node, Stage, Value, with_entry
 from qir.ir.ops import spec

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from qir.profiles.deferred import iter_packed, lazy_pack, lazy_quantize, lazy_unpack
+from qir.profiles.lazy_quantize import iter_packed, lazy_pack, lazy_quantize, lazy_unpack
 from qir.profiles.library import (
     PROFILES,
     choose_rule_for,
     declared_range_for,
     dequantize_by_profile,
+    is_profile_file,
     override_profile,
     parameters_for_range,
     profile,
@@ -63,6 +64,7 @@ __all__ = [
     "dequantize_by_profile",
     "dequantize_query",
     "dumps",
+    "is_profile_file",
     "iter_packed",
     "lazy_pack",
     "lazy_quantize",

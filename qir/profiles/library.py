@@ -20,7 +20,7 @@ from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_par
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, declared_ends, named_scales
-from qir.numerics.typed import map_of
+from qir.numerics.stated_parameters import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query
 
@@ -94,7 +94,7 @@ def parse_profile(name: str, text: str) -> Profile:
 
 
 def is_profile_file(text: str) -> bool:
-    """Returns whether a user names a profile by its file, and not by its name."""
+    """Whether a user names a profile by the path of its file, not by its name."""
     return text.endswith(".toml")
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dtype import I8, U8, DType, dtype_of
+from qir.ir.dtype import DType, dtype_of
 from qir.ir.node import Node, Stage
 from qir.ir.ops import Call, spec
 from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import Element, QuantType, TensorType
 from qir.numerics import Rule, affine_of, dequantize, map_of, quantize
-from qir.numerics.rounding import fma
+from qir.numerics.stages import CurvesStage, ReluStage, SumBufferStage, SumStage, stage_function
 from qir.numerics.sums import AddedTensor, quantize_by_range, quantize_floats
 from qir.profiles import RuleSource, dequantize_query, quantize_query, query_for_op
 from qir.reference.companions import resolve_companions
-from qir.reference.curves import STEPWISE_FUNCTIONS
 from qir.reference.methods import applies_relu
 from qir.reference.operands import wrap_to_width
 from qir.reference.products import (
@@ -69,7 +68,9 @@ def run_chain(node: Node, operands: Operands, rules: RuleSource) -> Integers:
         written_type = _sum_buffer_type(node, anchor, operands, rules)
         quantized, stages_done = _product_with_summand(node, anchor, operands, rules), 2
     others = any(s.op not in _BOUNDING_OPS for s in stages[stages_done:])
-    is_relu_separate = len(stages) > stages_done and _rule(anchor, rules).stage.relu == "apart"
+    is_relu_separate = (
+        len(stages) > stages_done and _separate_rule(_rule(anchor, rules)) is not None
+    )
     # Anything but bounds and one summand, or a relu that the kernel runs on its own, needs floats.
     if others or (quantized is None and (stages_done == 2 or is_relu_separate)):
         return _run_stage_by_stage(node, operands, rules)
@@ -125,7 +126,7 @@ def _product_with_summand(
     that."""
     rule = _rule(anchor, rules)
     if (
-        rule.stage.sum != "ratio"
+        not stage_function(SumStage, rule.stage.sum).in_result_units
         or anchor.stage.op not in INTEGER_SUM_LAYERS
         or rule.method is not None
     ):
@@ -150,19 +151,25 @@ def _sum_buffer_type(
 ) -> TensorType:
     """Returns the type in which a product and a summand are written."""
     rule, summand = _rule(anchor, rules), None
-    if rule.stage.sum_reads == "summand_type":
+    if _sum_buffer(rule).storage is not None:
         summand = _summand_type(_link(node, 1, operands, anchor.result, rules))
     return anchor.result if summand is None else _sum_storage_type(summand, anchor.result, rule)
+
+
+def _sum_buffer(rule: Rule) -> SumBufferStage:
+    return stage_function(SumBufferStage, rule.stage.sum_reads)
 
 
 def _sum_storage_type(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
     """Returns the type in which a sum is written: the result's, or with the storage of the
     summand."""
     out = result.quant
-    is_mixed_sign = out is not None and {summand.storage, out.storage} == {U8, I8}
-    if out is None or rule.stage.sum_reads != "summand_type" or not is_mixed_sign:
+    if out is None:
         return result
-    return result.with_element(replace(out, storage=summand.storage, bounds=None))
+    storage = _sum_buffer(rule).written_as(summand.storage, out.storage)
+    if storage == out.storage:
+        return result
+    return result.with_element(replace(out, storage=storage, bounds=None))
 
 
 def _reinterpret_as_result(quantized: Integers, result: QuantType) -> Integers:
@@ -179,20 +186,16 @@ def _read_summand(
     quantized: Integers, summand_type: QuantType, result: QuantType, rule: Rule
 ) -> Integers:
     """Returns a summand as it is read: unsigned integers next to an i8 result may end at 127."""
-    is_mixed_sign = (summand_type.storage, result.storage) == (U8, I8)
-    if rule.stage.sum_reads != "i8_saturated" or not is_mixed_sign:
-        return quantized
-    return np.minimum(quantized, quantized.dtype.type(127))
+    limit = _sum_buffer(rule).read_limit(summand_type.storage, result.storage)
+    return quantized if limit is None else np.minimum(quantized, quantized.dtype.type(limit))
 
 
 def _write_sum(
     quantized: Integers, summand_type: QuantType, result: QuantType, rule: Rule
 ) -> Integers:
     """Returns a result where an i8 summand lay: unsigned integers may end at 127."""
-    is_mixed_sign = (summand_type.storage, result.storage) == (I8, U8)
-    if rule.stage.sum_reads != "i8_saturated" or not is_mixed_sign:
-        return quantized
-    return np.minimum(quantized, quantized.dtype.type(127))
+    limit = _sum_buffer(rule).write_limit(summand_type.storage, result.storage)
+    return quantized if limit is None else np.minimum(quantized, quantized.dtype.type(limit))
 
 
 # -- stage by stage -------------------------------------------------------------------------------
@@ -218,8 +221,8 @@ def _run_stage_by_stage(node: Node, operands: Operands, rules: RuleSource) -> In
             quantized = _quantized_stage(link, flow, node.result.type, rule, rules)
         elif rule is not None and (summand_quant := _summand_type(link)) is not None:
             flow, summand = _add_summand(flow, link, node.result.type, rule), summand_quant
-        elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPWISE_FUNCTIONS:
-            flow, kind = STEPWISE_FUNCTIONS[stage.op](flow.astype(np.float32), stage.attrs), None
+        elif rule is not None and (curve := _curves(rule).get(stage.op)) is not None:
+            flow, kind = curve(flow.astype(np.float32), stage.attrs), None
         else:
             flow, kind = _unquantized_stage(_with_flow(link, flow, kind), rules)
         if out is None or not (is_last or stage.type is not None or quantized is not None):
@@ -250,10 +253,19 @@ def _anchor_rule(link: _Link, rules: RuleSource) -> Rule | None:
     kernel = ProductKernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
     if link.stage.op not in INTEGER_SUM_LAYERS or rule.method is not None:
         return None
-    if rule.stage.relu == "apart":
-        # The kernel divides by the result's scale in a step of its own, after the separate relu.
-        rule = replace(rule, requant=replace(rule.requant, multiplier="divide"))
+    # Such a kernel divides by the result's scale in a step of its own, after the separate relu.
+    rule = _separate_rule(rule) or rule
     return rule if is_integer_product(quantize_weights(kernel, link.arrays)[0]) else None
+
+
+def _separate_rule(rule: Rule) -> Rule | None:
+    """Returns the rule of a layer whose activations are computed apart; None where they are not."""
+    apart = stage_function(ReluStage, rule.stage.relu).apart
+    return None if apart is None else apart(rule)
+
+
+def _curves(rule: Rule) -> Mapping[str, Callable[..., Integers]]:
+    return stage_function(CurvesStage, rule.stage.curves).functions
 
 
 def _with_flow(link: _Link, flow: Integers, element: Element | None) -> _Link:
@@ -360,6 +372,7 @@ def _add_summand(flow: Integers, link: _Link, result: TensorType, rule: Rule) ->
         if rule.requant.scales != "given":
             # Such a kernel holds 1 / scale, and multiplies by what 1 divided by that is in float32.
             factor = np.float32(1) / (np.float32(1) / factor)
-        if rule.stage.sum == "fma":
-            return fma(*np.broadcast_arrays(steps, factor, floats)).astype(flow.dtype)
-        return np.asarray(floats + steps * factor).astype(flow.dtype)
+        stage = stage_function(SumStage, rule.stage.sum)
+        if stage.in_result_units:  # no kernel computes that: the sums are floats already
+            return np.asarray(floats + steps * factor).astype(flow.dtype)
+        return stage.add(floats, steps, factor).astype(flow.dtype)

@@ -21,7 +21,7 @@ from qir.ir.origin import default_input_names
 from qir.ir.quantized_ops import INNER_ROUNDING_OPS
 from qir.ir.types import TensorType
 from qir.profiles import NamedProfile, ProfileLibrary, RuleSource, library_of
-from qir.reference import companions, control, dynamic, inner
+from qir.reference import companions, control, dynamic, inner_slots
 from qir.reference.chains import run_chain
 from qir.reference.operands import contiguous, wrap_to_width
 from qir.reference.quantized import run_quantized
@@ -219,7 +219,7 @@ def _compute_node(
         return dynamic.run(node, operands, rules)
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if node.op in INNER_ROUNDING_OPS and (node.inner or any(t.quant for t in types)):
-        return inner.run(node, operands, rules)
+        return inner_slots.run(node, operands, rules)
     companion_names = companions.companion_slots(node.op, operands)
     if node.op in SHAPE_OPS:
         return compute_all(

@@ -17,7 +17,8 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, AnyMap, Rule, convert, dequantize, quantize
 from qir.numerics.definition import in_scale_units
 from qir.numerics.maps import same_map
-from qir.numerics.rounding import ROUNDINGS, round_to_float_type
+from qir.numerics.rounding import round_to_float_type
+from qir.numerics.stages import BoundsStage, stage_function
 from qir.profiles import RuleSource, query_for_op
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolve_companions
@@ -82,24 +83,19 @@ def activation_bounds(
 
     `how` is `stage.ends` of the rule of the op before it; `rule` quantizes floats.
     """
+    stage = stage_function(BoundsStage, how)
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [
-        end if value is None else _quantized_end(np.array([value], np.float32), out, rule, how)
+        end if value is None else _quantized_end(np.array([value], np.float32), out, rule, stage)
         for value, end in ((least, out.low), (most, out.high))
     ]
     # Where min is above max, max wins, as in clip.
     return min(ends), ends[1]
 
 
-def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, mode: str) -> int:
-    if mode == "quantize":
-        return int(quantize(value, out, rule)[0])
-    with np.errstate(all="ignore"):
-        steps, zero = value / out.scale.astype(np.float32), out.zero.astype(np.float32)
-        rounded = ROUNDINGS["away"](steps.astype(np.float64))
-        quantized = rounded + zero if mode == "away" else np.rint(steps + zero)
-    return int(np.clip(quantized, out.low, out.high)[0])
+def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, stage: BoundsStage) -> int:
+    return int(np.clip(stage.quantize(value, out, rule), out.low, out.high)[0])
 
 
 def run_op(

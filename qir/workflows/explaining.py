@@ -11,7 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.rewrite.patterns.conditions import PassReport, ask
 from qir.rewrite.patterns.library import find_patterns, find_places
-from qir.rewrite.patterns.why import WhyNot, nearest
+from qir.rewrite.patterns.mismatch import WhyNot, nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def layer(profile_name: str = FBGEMM) -> Graph:
 
 
 def sums(*, saturate: bool) -> np.ndarray:
-    """Codes by hand: terms in pairs, each cut to 16 bits or not."""
+    """Integers by hand: terms in pairs, each cut to 16 bits or not."""
     terms = X.astype(np.int64)[:, None, :] * W.astype(np.int64)[None]
     pairs = terms.reshape(3, 3, 2, 2).sum(-1)
     total = (np.clip(pairs, -32768, 32767) if saturate else pairs).sum(-1)

@@ -404,7 +404,7 @@ def test_arguments_of_a_rewrite_in_another_order_are_refused() -> None:
     pattern, replace = RELU_TWICE.pattern, RELU_TWICE.replace
     for wrong in (("twice", pattern, replace), (replace, pattern)):
         with pytest.raises(ArgumentError, match="takes a Pattern first, then its replacement"):
-            Rewrite(*wrong)  # type: ignore[arg-type]
+            Rewrite(*wrong)
     with pytest.raises(ArgumentError, match="argument replace is a str; it takes a function"):
         Rewrite(pattern, "relu")  # type: ignore[arg-type]
 

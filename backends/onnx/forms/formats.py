@@ -26,7 +26,7 @@ from qir.passes.forms.raise_integer import RaiseInteger
 from qir.passes.layout import Layout, channels_last
 from qir.passes.loops.lower_layers import LowerLayers
 from qir.reference.constants import compute_constants
-from qir.rewrite.patterns.why import nearest
+from qir.rewrite.patterns.mismatch import nearest
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.free_constants import fix_defaults, restore_defaults
 from qir.rewrite.scan_trimming import trim

@@ -13,7 +13,7 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.reference.code_means import AVERAGES
+from qir.reference.integer_means import AVERAGES
 from qir.rewrite.runner.filter import asking, current_filter
 
 from ..writer.writer import STEP

@@ -41,8 +41,7 @@ from qir.ir.graph import Graph
 from qir.ir.scheme import RESULT
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.profiles import Profile, profile, profile_in, profile_names, read_profile
-from qir.profiles.library import is_profile_file
+from qir.profiles import Profile, is_profile_file, profile, profile_in, profile_names, read_profile
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.options import option
 from qir.target import target

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qir.errors import MovedError, PassError, QirError, Stopped
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import RewriteFilter
 from qir.ir.verify import errors
 from qir.ledger import Ledger
-from qir.rewrite.runner.blame import Claims, difference, locate_node, without_edits
 from qir.rewrite.runner.contract import Pass
+from qir.rewrite.runner.contract_violation import Claims, difference, locate_node, without_edits
 from qir.rewrite.runner.failure import failed, noted, place
 from qir.rewrite.runner.filter import allow_all
 from qir.rewrite.runner.free_constants import fix_defaults, restore_defaults
@@ -25,7 +25,7 @@ from qir.rewrite.runner.numbering import WHOLE, Numbering, RewriteStep, watched
 from qir.rewrite.runner.options import options_text
 from qir.rewrite.runner.properties import find_property, first_missing
 from qir.rewrite.runner.timeout import TooLong, suppressed, within
-from qir.rewrite.runner.unchanged import State
+from qir.rewrite.runner.unchanged_check import State
 from qir.rewrite.runner.validation import Moved, Picture, Validation
 
 MAX_EDITS = 200_000

@@ -31,9 +31,8 @@ from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups, is_float
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
-from qir.profiles import Profile, carry_profile, profile_in, read_profile
+from qir.profiles import Profile, carry_profile, is_profile_file, profile_in, read_profile
 from qir.profiles.conditions import conditions
-from qir.profiles.library import is_profile_file
 from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import FLOAT_STORAGE
 from qir.profiles.profile import GroupEntry as GroupEntry
