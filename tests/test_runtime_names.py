@@ -58,6 +58,9 @@ EXCEPTIONS = (
         r"[a-z]+-\d+\.\d+(?:\.[a-z]+)?",
         "profiles in examples and help",
     ),
+    Allowed("qir/cli/(bench|run)", r"onnxruntime:(?:plain)?", "an engine in help"),
+    Allowed("qir/workflows/engines", r"onnxruntime:(?:plain)?", "an engine in a message"),
+    Allowed("qir/workflows/running", "onnxruntime", "an engine in a message"),
     Allowed(
         "qir/(?:cli/(?:bench|run)|workflows/engines)",
         r"onnxruntime:(?:plain)?",

@@ -24,7 +24,7 @@ WORK = {
 """The parts of QIR that a verb uses by the functions of others."""
 EXCEPTIONS = {
     "doctor": {"numerics.ranges.FORMULAS"},
-    "goals": {"mixed_precision.Goal"},
+    "accuracy_goals": {"mixed_precision.Goal"},
     "new": {"calibration.preprocess.STYLES"},
     "opt": {"graph_dump.Dump"},
     "passes": {
@@ -33,14 +33,14 @@ EXCEPTIONS = {
         "rewrite.runner.options.options",
         "rewrite.runner.properties.find_property",
     },
-    "passing": {
+    "pass_options": {
         "rewrite.runner.options.options_text",
         "rewrite.runner.options.parse_passes",
     },
     "plan": {"analysis.masks.MASKED"},
 }
 """What verbs take of them all the same: names that are listed or parsed, and classes that hold
-options. `passes` lists passes and `passing` reads and prints them, which is all they do."""
+options. `passes` lists passes and `pass_options` reads and prints them, which is all they do."""
 
 
 def taken(path: Path) -> set[str]:
