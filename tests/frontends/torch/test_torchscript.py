@@ -101,7 +101,8 @@ def test_a_quantized_function_gives_pytorchs_integers(name: str) -> None:
 class _AddsTooMuch(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q = torch.quantize_per_tensor(x, 0.1, 128, torch.quint8)
-        return torch.dequantize(torch.ops.quantized.add(q, 100.0))
+        made: Tensor = torch.dequantize(torch.ops.quantized.add(q, 100.0))
+        return made
 
 
 class _Shuffles(nn.Module):
