@@ -92,7 +92,8 @@ def _stored(value: Value, data: Array) -> Array:
     quant = value.type.quant
     if quant is None:
         return data
-    return np.rint(data / np.asarray(quant.scales())).astype(value.type.dtype.carrier)
+    steps: Array = np.rint(np.asarray(data, np.float64) / np.asarray(quant.scales()))
+    return steps.astype(value.type.dtype.carrier)
 
 
 def _held(body: qir.Graph, theirs: dict[str, Array], profile: str) -> int:
@@ -108,7 +109,8 @@ def _held(body: qir.Graph, theirs: dict[str, Array], profile: str) -> int:
         for value, data in zip(node.results, run_node(node, operands, profile), strict=True):
             wanted = theirs[value.name]
             if data.dtype.kind == "f":
-                assert np.abs(data - wanted).max() <= 1e-5 * np.abs(wanted).max(), value.name
+                most = float(np.abs(np.asarray(wanted, np.float64)).max())
+                assert np.allclose(data, wanted, rtol=0, atol=1e-5 * most), value.name
             else:
                 assert np.array_equal(data, wanted), value.name
                 integers += data.size if value.type.quant else 0
