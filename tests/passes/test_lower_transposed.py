@@ -61,7 +61,8 @@ def test_the_convolution_computes_what_the_transposed_one_does() -> None:
         graph = random_graph(rng)
         if graph is None:
             continue
-        x = rng.normal(size=[int(str(d)) for d in graph.inputs[0].type.shape]).astype(F)
+        shape = [size for size in graph.inputs[0].type.shape if isinstance(size, int)]
+        x = rng.normal(size=shape).astype(F)
         lowered = run_passes(graph, [LowerTransposed()], qir.Ledger())
         assert "conv_transpose2d" not in {node.op for node in lowered}
         found, wanted = (run(each, {"x": x})["y"] for each in (lowered, graph))

@@ -353,8 +353,26 @@ def _softmax(w: GraphNodes, n: Node) -> str:
     return transposed(w, result, perm, x, n.name)
 
 
+def _lrn(w: GraphNodes, n: Node) -> str:
+    x, size = n.operands["x"], int(number(n, "size"))
+    if x.type.rank != 4 or size % 2 == 0:
+        reason = "TensorFlow's LRN has as many channels before as after, of images of four axes"
+        raise refusal(n, f"{reason}; write ONNX")
+    attrs: dict[str, Attr] = {
+        "T": type_attr(x),
+        "depth_radius": size // 2,
+        "bias": number(n, "bias"),
+        "alpha": number(n, "alpha") / size,  # TensorFlow does not divide the sum of squares
+        "beta": number(n, "beta"),
+    }
+    image = transposed(w, w.tensor(x), (0, 2, 3, 1), x, n.name)
+    normalized = w.add("LRN", (image,), n.name, **attrs)
+    return transposed(w, normalized, (0, 3, 1, 2), n.result, n.name)
+
+
 OPS: Mapping[str, Write] = {
     "conv2d": _conv2d,
+    "lrn": _lrn,
     "conv1d": _conv1d,
     "max_pool2d": _max_pool("MaxPool"),
     "max_pool3d": _max_pool("MaxPool3D"),

@@ -206,15 +206,35 @@ def _gather(w: GraphNodes, n: Node) -> str:
 
 def _gather_nd(w: GraphNodes, n: Node) -> str:
     x, index_value = n.operands["x"], n.operands["indices"]
-    if n.attrs["batch"]:
-        raise refusal(n, "gather_nd with batch axes is not written")
     return w.add(
         "GatherNd",
-        (w.tensor(x), w.tensor(index_value)),
+        (w.tensor(x), _with_batch_indices(w, n)),
         n.name,
         Tparams=type_attr(x),
         Tindices=type_attr(index_value),
     )
+
+
+def _with_batch_indices(w: GraphNodes, n: Node) -> str:
+    """Returns the indices of a gather_nd with those of its batch axes, which count up, in front."""
+    index_value, batch = n.operands["indices"], int_attr(n, "batch")
+    indices, kind = w.tensor(index_value), type_attr(index_value)
+    if not batch:
+        return indices
+    last = index_value.type.rank - 1
+    slice_lists = ([0] * (last + 1), [0] * last + [1], [1] * (last + 1))
+    masks = {"begin_mask": (1 << last) - 1, "end_mask": (1 << last) - 1}
+    inputs = (indices, *(w.int_constant(each) for each in slice_lists))
+    one = w.add("StridedSlice", inputs, n.name, T=kind, Index=TypeAttr("int32"), **masks)
+    ones = w.add("OnesLike", (one,), n.name, T=kind)
+    axes = [w.constant(np.asarray(axis, np.int32)) for axis in (*range(batch), last)]
+    attrs = {"T": kind, "Tidx": TypeAttr("int32")}
+    # A running sum of ones without its own element is the position along an axis.
+    counted = [
+        w.add("Cumsum", (ones, axis), n.name, exclusive=True, reverse=False, **attrs)
+        for axis in axes[:-1]
+    ]
+    return w.add("ConcatV2", (*counted, indices, axes[-1]), n.name, N=batch + 1, **attrs)
 
 
 def _expand(w: GraphNodes, n: Node) -> str:

@@ -194,8 +194,8 @@ def _dilated(filters: np.ndarray, dilation: Sequence[int]) -> np.ndarray:
     """Returns filters with the zeros between their taps."""
     spans = [(k - 1) * d + 1 for k, d in zip(filters.shape[2:], dilation, strict=True)]
     spread = np.zeros((*filters.shape[:2], *spans), filters.dtype)
-    taps = tuple(slice(None, None, step) for step in dilation)
-    spread[:, :, *taps] = filters
+    rows, columns = dilation
+    spread[..., ::rows, ::columns] = filters
     return spread
 
 

@@ -93,8 +93,8 @@ def _stored(value: Value, data: Array) -> Array:
     quant = value.type.quant
     if quant is None:
         return data
-    integers: Array = np.rint(data / np.asarray(quant.scales())).astype(value.type.dtype.carrier)
-    return integers
+    steps: Array = np.rint(np.asarray(data, np.float64) / np.asarray(quant.scales()))
+    return steps.astype(value.type.dtype.carrier)
 
 
 def _held(body: qir.Graph, theirs: dict[str, Array], profile: str) -> int:
@@ -112,8 +112,8 @@ def _held(body: qir.Graph, theirs: dict[str, Array], profile: str) -> int:
         ):
             wanted = theirs[value.name]
             if data.dtype.kind == "f":
-                limit = 1e-5 * np.abs(wanted).max()
-                assert np.abs(np.subtract(data, wanted)).max() <= limit, value.name
+                most = float(np.abs(np.asarray(wanted, np.float64)).max())
+                assert np.allclose(data, wanted, rtol=0, atol=1e-5 * most), value.name
             else:
                 assert np.array_equal(data, wanted), value.name
                 integers += data.size if value.type.quant else 0
