@@ -45,8 +45,10 @@ def medians(
     seconds: float,
     clock: Callable[[], float],
     threads: int = 1,
+    middle: Callable[[list[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """Returns the median seconds of each by a clock, taken in turns until the time is over."""
+    """Returns the median seconds of each by a clock, or what `middle` makes of them, taken in turns
+    until the time is over."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds
     for turn in range(rounds + WARM):
@@ -61,7 +63,7 @@ def medians(
                 times[name].append(clock() - started)
         if turn >= WARM + 2 and time.perf_counter() > end:
             break
-    return {name: statistics.median(seconds_of_runs) for name, seconds_of_runs in times.items()}
+    return {name: middle(seconds_of_runs) for name, seconds_of_runs in times.items()}
 
 
 def calls(graph: qir.Graph) -> Counter[str]:
@@ -128,7 +130,8 @@ def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folde
         compiled = qir.compile(graph, threads=args.threads)
         clock = time.process_time if args.processor_time else time.perf_counter
         runs["qir"] = partial(compiled, **feed)
-        seconds = medians(runs, args.rounds, args.seconds, clock, args.threads)
+        middle = min if args.shortest else statistics.median
+        seconds = medians(runs, args.rounds, args.seconds, clock, args.threads, middle)
         ratios = {peer: seconds[peer] / seconds["qir"] for peer in args.peers if peer in runs}
         table.row(name, kind, ratios, listed(Counter(f.op for f in compiled.fallbacks)))
     for path in (source, integer_file):
@@ -179,6 +182,11 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="of this process, not the clock's: for one thread beside other jobs",
     )
+    parser.add_argument(
+        "--shortest",
+        action="store_true",
+        help="compare shortest runs, not medians: for several threads beside other jobs",
+    )
     parser.add_argument("--rounds", type=int, default=30, help="runs of each, at most")
     parser.add_argument("--seconds", type=float, default=20.0, help="of one row, about")
     return parser.parse_args()
@@ -196,7 +204,8 @@ def main() -> int:
         if args.check:
             return check(args, Path(name))
         print(f"batch {args.batch}, {args.threads} threads, {size.image}x{size.image} images, "
-              f"{size.layers or 'all'} layers; medians, in turns")  # fmt: skip
+              f"{size.layers or 'all'} layers; "
+              f"{'shortest' if args.shortest else 'medians'}, in turns")  # fmt: skip
         table = Table(args.peers)
         for network in args.networks:
             measure(network, size, args, table, Path(name))

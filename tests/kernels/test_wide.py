@@ -132,6 +132,41 @@ def test_convolutions_of_three_axes(
         assert np.array_equal(got, wanted.astype(np.float32))
 
 
+IMAGES = [
+    # height, width, kernel, stride, padding, dilation
+    ((6, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((40, 37), (3, 3), (2, 2), (1, 1), (1, 1)),
+    ((13, 50), (5, 4), (1, 3), (2, 0), (2, 1)),
+    ((3, 3), (5, 5), (2, 1), (3, 4), (1, 1)),
+    ((1, 70), (1, 5), (1, 2), (0, 3), (1, 3)),
+    ((20, 21), (9, 8), (1, 1), (4, 4), (1, 1)),  # more taps than planes are made for
+]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("inside", "kernel", "stride", "pad", "dilation"), IMAGES)
+def test_depthwise_convolutions_of_images(
+    isa: str, inside: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
+    pad: tuple[int, ...], dilation: tuple[int, ...],
+) -> None:  # fmt: skip
+    rng = np.random.default_rng([18, *inside])
+    x, w, bias = few_bits(rng, 2, 5, 1, *inside), few_bits(rng, 5, 1, 1, *kernel), few_bits(rng, 5)
+    x[0, 1, 0, 0, 0], w[3, 0, 0, 0, 0] = np.nan, np.inf
+    out = tuple(
+        (i + 2 * p - (k - 1) * d - 1) // s + 1
+        for i, p, k, d, s in zip(inside, pad, kernel, dilation, stride, strict=True)
+    )
+    wide = [(1, *stride), (0, *pad), (1, *dilation)]
+    with np.errstate(invalid="ignore"):
+        wanted = convolved(x, w, wide[0], wide[1], wide[2], 5, (1, *out))
+    wanted += bias[:, None, None, None]
+    for threads in (1, 2):
+        got = one("wide_conv", [x, w], (2, 5, 1, *out), np.float32, bias, shape=(2, 5, 1, *inside),
+                  kernel=(5, 1, *kernel), out=(1, *out), stride=wide[0], pad=wide[1],
+                  dilation=wide[2], groups=5, isa=isa, threads=threads)  # fmt: skip
+        assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_transposed_convolution_adds_each_input_where_its_window_is(groups: int) -> None:
     rng, stride, pad, dilation = np.random.default_rng(16), (2, 1, 3), (1, 0, 2), (1, 2, 1)

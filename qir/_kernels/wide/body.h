@@ -25,4 +25,16 @@ void QIR_NAME(tile)(const float *const *a, const float *restrict panel, size_t k
   }
 }
 
+void QIR_NAME(taps)(const struct qir_wide_taps *how, double *restrict sums) {
+  for (size_t part = 0; part < how->columns; part += QIR_PART) {
+    double s[QIR_PART] = {0};
+    for (size_t t = 0; t < how->taps; ++t) {
+      const double by = (double)how->weight[t];
+      const double *restrict from = how->from + how->places[t] + part;
+      for (size_t j = 0; j < QIR_PART; ++j) s[j] += by * from[j];
+    }
+    for (size_t j = 0; j < QIR_PART; ++j) sums[part + j] = s[j];
+  }
+}
+
 #undef QIR_PART

@@ -2,13 +2,17 @@
 
 #include <string.h>
 
-#define QIR_WIDE_KERNEL(name, isa) \
-  void qir_wide_tile_##name(const float *const *, const float *, size_t, double *);
+#define QIR_WIDE_KERNEL(name, isa)                                                  \
+  void qir_wide_tile_##name(const float *const *, const float *, size_t, double *); \
+  void qir_wide_taps_##name(const struct qir_wide_taps *, double *);
 #include "kernels.inc"
 #undef QIR_WIDE_KERNEL
 
 #define QIR_WIDE_KERNEL(name_, isa_) \
-  {.name = "qir_wide_" #name_, .isa = isa_, .tile = qir_wide_tile_##name_},
+  {.name = "qir_wide_" #name_,       \
+   .isa = isa_,                      \
+   .tile = qir_wide_tile_##name_,    \
+   .taps = qir_wide_taps_##name_},
 const struct qir_wide_kernel qir_wide_kernels[] = {
 #include "kernels.inc"
 };
@@ -118,10 +122,13 @@ int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, stru
 
 /* ---- convolutions ---- */
 
+enum { LARGEST = 1 << 18 /* doubles of a padded plane */, MOST_TAPS = 64 };
+
 struct conv {
   struct qir_wide_conv how;
   const struct qir_wide_kernel *kernel;
-  size_t some; /* panels of output pixels of an image */
+  size_t some;              /* panels of output pixels of an image */
+  size_t places[MOST_TAPS]; /* of the taps of a depthwise one, in padded planes */
 };
 
 /* What the windows of `columns` output pixels from `first` on hold, a line for each channel of a
@@ -239,6 +246,93 @@ static void run_depthwise(const void *params, void *const *buffers, void *scratc
   }
 }
 
+/*
+ * Images: a plane is padded once, as one plane for each remainder of the strides, of lines that
+ * follow each other. Then each tap reads all output pixels in order, from a place of its own; what
+ * it reads between the lines is never kept.
+ */
+struct padded {
+  size_t tall, across; /* lines and columns that are seen, padding included */
+  size_t high, line;   /* of them in a plane */
+  size_t columns;      /* sums, of QIR_WIDE_COLUMNS a multiple */
+};
+
+static size_t seen_along(const struct qir_wide_conv *h, int axis) {
+  return (h->out[axis] - 1) * h->stride[axis] + (h->kernel[axis] - 1) * h->dilation[axis] + 1;
+}
+
+static struct padded padded_of(const struct qir_wide_conv *h) {
+  struct padded p = {seen_along(h, 1), seen_along(h, 2), 0, 0, 0};
+  p.high = (p.tall + h->stride[1] - 1) / h->stride[1];
+  p.line = (p.across + h->stride[2] - 1) / h->stride[2];
+  p.columns = qir_round_up(h->out[1] * p.line, QIR_WIDE_COLUMNS);
+  return p;
+}
+
+/* Doubles of the planes, and of what a vector reads past them. */
+static size_t padded_size(const struct qir_wide_conv *h, const struct padded *p) {
+  return h->stride[1] * h->stride[2] * p->high * p->line + p->line + QIR_WIDE_COLUMNS;
+}
+
+static void pad_plane(const struct qir_wide_conv *h, const struct padded *p, const float *x,
+                      double *to) {
+  const size_t sh = h->stride[1], sw = h->stride[2], top = h->front[1], left = h->front[2];
+  memset(to, 0, padded_size(h, p) * sizeof *to);
+  for (size_t y = 0; y < h->inside[1] && y + top < p->tall; ++y, x += h->inside[2])
+    for (size_t phase = 0; phase < sw; ++phase) {
+      const size_t plane = (y + top) % sh * sw + phase, first = (phase + sw - left % sw) % sw;
+      double *line = to + (plane * p->high + (y + top) / sh) * p->line + (first + left) / sw;
+      const size_t room = p->across > left ? p->across - left : 0;
+      const size_t end = room < h->inside[2] ? room : h->inside[2];
+      if (sw == 1)
+        for (size_t i = 0; i < end; ++i) line[i] = (double)x[i];
+      else
+        for (size_t i = first; i < end; i += sw) *line++ = (double)x[i];
+    }
+}
+
+/* One task is a channel of an image; taps are added in the order in which tiles add them. */
+static void run_planes(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct conv *v = params;
+  const struct qir_wide_conv *h = &v->how;
+  const struct padded p = padded_of(h);
+  const size_t channel = (size_t)task % h->c, taps = h->kernel[1] * h->kernel[2];
+  const size_t pixels = h->out[1] * h->out[2], area = h->inside[1] * h->inside[2];
+  double *planes = scratch, *sums = planes + padded_size(h, &p);
+  pad_plane(h, &p, (const float *)buffers[h->x] + (size_t)task * area, planes);
+  v->kernel->taps(&(struct qir_wide_taps){(const float *)buffers[h->w] + channel * taps, planes,
+                                          v->places, taps, p.columns},
+                  sums);
+  const double bias = h->bias ? (double)h->bias[channel] : -0.0; /* which changes no sum */
+  const size_t first = (size_t)task * pixels;
+  for (size_t y = 0; y < h->out[1]; ++y) {
+    const double *line = sums + y * p.line;
+    float *to = (float *)buffers[h->y] + first + y * h->out[2];
+    if (h->to_whole)
+      for (size_t i = 0; i < h->out[2]; ++i)
+        store(buffers[h->y], first + y * h->out[2] + i, line[i] + bias, 1);
+    else
+      for (size_t i = 0; i < h->out[2]; ++i) to[i] = (float)(line[i] + bias);
+  }
+}
+
+/* Where each tap begins to read. */
+static void place_taps(const struct qir_wide_conv *h, size_t *places) {
+  const struct padded p = padded_of(h);
+  const size_t sh = h->stride[1], sw = h->stride[2];
+  for (size_t ky = 0; ky < h->kernel[1]; ++ky)
+    for (size_t kx = 0; kx < h->kernel[2]; ++kx) {
+      const size_t y = ky * h->dilation[1], x = kx * h->dilation[2];
+      *places++ = ((y % sh * sw + x % sw) * p.high + y / sh) * p.line + x / sw;
+    }
+}
+
+static int is_plane(const struct qir_wide_conv *h) {
+  if (h->inside[0] * h->kernel[0] * h->out[0] != 1 || !h->out[1] || !h->out[2]) return 0;
+  const struct padded p = padded_of(h);
+  return !h->front[0] && padded_size(h, &p) <= LARGEST && h->kernel[1] * h->kernel[2] <= MOST_TAPS;
+}
+
 /* ---- transposed ones ---- */
 
 /* Which outputs along an axis a tap meets: the first, how many, and the input of the first of them;
@@ -312,6 +406,14 @@ int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir
   if (how->transposed) {
     *step = (struct qir_step){run_transposed, v, (long)(how->n * how->oc * lines),
                               qir_round_up(how->out[2] * sizeof(double), 64)};
+    return 1;
+  }
+  if (how->groups == how->c && how->c == how->oc && is_plane(how)) {
+    const struct padded p = padded_of(how);
+    place_taps(how, v->places);
+    *step =
+        (struct qir_step){run_planes, v, (long)(how->n * how->c),
+                          qir_round_up((padded_size(how, &p) + p.columns) * sizeof(double), 64)};
     return 1;
   }
   if (how->groups == how->c && how->c == how->oc) {

@@ -27,10 +27,21 @@ enum { QIR_WIDE_ROWS = 4, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3 };
 
 /* Sums of QIR_WIDE_ROWS rows of A, at a[row] + p, by the columns of a panel [k][COLUMNS]. */
 typedef void (*qir_wide_tile_fn)(const float *const *a, const float *panel, size_t k, double *sums);
+
+/* Sums of `columns` numbers, of COLUMNS a multiple: weight[t] times those from places[t] on. */
+struct qir_wide_taps {
+  const float *weight;
+  const double *from;
+  const size_t *places;
+  size_t taps, columns;
+};
+typedef void (*qir_wide_taps_fn)(const struct qir_wide_taps *how, double *sums);
+
 struct qir_wide_kernel {
   const char *name;
   uint32_t isa;
   qir_wide_tile_fn tile;
+  qir_wide_taps_fn taps;
 };
 
 extern const struct qir_wide_kernel qir_wide_kernels[];
