@@ -23,7 +23,7 @@ from qir.numerics.definition import gains, result_factor
 from qir.numerics.quantize import kernel_scales
 from qir.numerics.stages import ReluStage, SumBufferStage, stage_function
 from qir.numerics.sums import Sum, accumulator_unit
-from qir.profiles import profile, quantize_query
+from qir.profiles import quantize_query
 from qir.profiles.profile import query_for_op
 from qir.reference.products import ProductKernel, is_integer_product, sum_of_bias
 from qir.reference.quantized import activation_bounds
@@ -139,7 +139,7 @@ def _float_rule(job: Job, rule: Rule) -> Rule:
     """Returns the rule of a product whose result stays float until a later stage is computed."""
     types = {slot: value.type for slot, value in job.operands.items()}
     result = TensorType(job.result.type.shape, F32)
-    found = profile(job.profile).resolve(query_for_op(job.op, job.attrs, types, result))
+    found = job.rules.resolve(query_for_op(job.op, job.attrs, types, result))
     return replace(found, method=None) if found.method == rule.method else found
 
 
@@ -227,7 +227,7 @@ def bounds_after(job: Job, stages: tuple[Stage, ...], low: int, high: int) -> tu
     assert job.rule is not None
     quant = job.result.type.quant
     assert quant is not None
-    quantizes = profile(job.profile).resolve(quantize_query(quant))
+    quantizes = job.rules.resolve(quantize_query(quant))
     for stage in stages:
         ends = job.rule.stage.ends
         least, most = activation_bounds(stage.op, stage.attrs, affine_of(quant), quantizes, ends)

@@ -18,7 +18,7 @@ from qir.numerics.quantize import (
 )
 from qir.numerics.range_rules import NAMED_RULES
 from qir.numerics.ranges import choose
-from qir.numerics.typed import map_of
+from qir.numerics.stated_parameters import map_of
 
 __all__ = [
     "NAMED_RULES",

@@ -37,7 +37,7 @@ SHARED: Mapping[str, StageFunction] = {
     "ends.quantize": BoundsStage("bounds are quantized as floats are", quantize),
     "curves.rounded": CurvesStage("each function is exact and rounded once"),
     "curves.steps": CurvesStage(
-        "silu and mish are computed in float32 step by step, as vectors are",
+        "silu and mish are computed in float32, step by step, as vector code does",
         STEPWISE_FUNCTIONS,
     ),
 }

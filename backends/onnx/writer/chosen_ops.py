@@ -12,7 +12,7 @@ from qir.numerics import Choose
 from qir.numerics.fields import level_of
 from qir.numerics.range_rules import choose_fields
 from qir.numerics.ranges import symmetric_zero
-from qir.profiles import choose_query, profile
+from qir.profiles import choose_query, profile_in
 
 from .elements import ELEMENT_TYPES
 from .writer import AttrValue, OnnxWriter
@@ -156,7 +156,7 @@ def _rule_fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
     if rule == "profile":
         name = node.profile or writer.graph.profile
         granularity = "channel" if node.attrs["keep"] else "tensor"
-        fields = profile(name).resolve(choose_query(storage, granularity)).choose
+        fields = profile_in(writer.graph, name).resolve(choose_query(storage, granularity)).choose
     else:
         fields = choose_fields(rule)
     expressible = (
