@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qir.numerics import Choose
-from qir.numerics.range_rules import AFFINE_TEXT, SYMMETRIC_TEXT, RangeRule
+from qir.numerics.range_rules import AFFINE_TEXT, SYMMETRIC_TEXT, NamedRangeRule
 
-RANGES: Mapping[str, RangeRule] = {
-    "onnxruntime.i8": RangeRule(
+RANGES: Mapping[str, NamedRangeRule] = {
+    "onnxruntime.i8": NamedRangeRule(
         Choose(levels=(("i8", 127.0),), zero="round(qmin-min/s)"),
         said=SYMMETRIC_TEXT,
         storages=("i8",),
         symmetric=True,
         family="onnxruntime",
     ),
-    "onnxruntime.u8": RangeRule(
+    "onnxruntime.u8": NamedRangeRule(
         Choose(zero="qmin-round(min/s)"),
         said=AFFINE_TEXT,
         storages=("u8",),
         symmetric=False,
         family="onnxruntime",
     ),
-    "onnxruntime.tool": RangeRule(
+    "onnxruntime.tool": NamedRangeRule(
         Choose(
             levels=(("i8", 127.0), ("i16", 32767.0)),
             compute="f64",

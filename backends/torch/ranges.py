@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qir.numerics import Choose
-from qir.numerics.range_rules import AFFINE_TEXT, RangeRequest, RangeRule
+from qir.numerics.range_rules import AFFINE_TEXT, NamedRangeRule, RangeRequest
 from qir.reference.ranges import Pair, Tensor, float32, require_finite
 
 _EIGHT_BIT = ("u8", "i8")
@@ -35,8 +35,8 @@ def _per_token(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     return scale, np.rint(np.clip(zero, float32(qmin), float32(qmax)))
 
 
-RANGES: Mapping[str, RangeRule] = {
-    "fbgemm.symmetric": RangeRule(
+RANGES: Mapping[str, NamedRangeRule] = {
+    "fbgemm.symmetric": NamedRangeRule(
         Choose(levels=(("*", 127.5),)),
         said="scale = max(|rmin|,|rmax|)/(255/2)",
         storages=_EIGHT_BIT,
@@ -44,22 +44,22 @@ RANGES: Mapping[str, RangeRule] = {
         note="zero_point = 128 of u8",
         family="fbgemm",
     ),
-    "fbgemm.affine": RangeRule(
+    "fbgemm.affine": NamedRangeRule(
         Choose(zero="qmin-round(min/s)"),
         said=AFFINE_TEXT,
         storages=_EIGHT_BIT,
         symmetric=False,
         family="fbgemm",
     ),
-    "torch.observer": RangeRule(
+    "torch.observer": NamedRangeRule(
         Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-23!r}"),
         said="scale = max((rmax-rmin)/255, 2^-23), zero_point = 0 - round(rmin/scale)",
     ),
-    "torch.qnnpack.symmetric": RangeRule(
+    "torch.qnnpack.symmetric": NamedRangeRule(
         Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-12!r}"),
         said="scale = max((rmax-rmin)/255, 2^-12), zero_point = 0 - round(rmin/scale); of default_"
         "symmetric_qnnpack_qconfig",
     ),
-    "torchao.per_token": RangeRule(function=_per_token),
+    "torchao.per_token": NamedRangeRule(function=_per_token),
 }
 """Rules by name; FBGEMM's are the formulas of the support matrix."""

@@ -19,7 +19,7 @@ from qir.ir.dtype import DType
 from qir.numerics.fields import Choose
 
 KIND = "qir.ranges"
-"""The entry points of range rules; each names a `RangeRule` or a table of them by name."""
+"""The entry points of range rules; each names a `NamedRangeRule` or a table of them by name."""
 SYMMETRIC_TEXT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
 AFFINE_TEXT = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
 Tensor: TypeAlias = NDArray[np.generic]
@@ -35,7 +35,7 @@ class RangeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeRule:
+class NamedRangeRule:
     """How a range becomes a scale and a zero point: by the fields of `choose`, or by a function."""
 
     choose: Choose | None = None
@@ -71,14 +71,14 @@ class RangeRule:
         return " ".join(part for part in (" or ".join(self.storages) or "any", symmetry) if part)
 
 
-def range_rules() -> Mapping[str, RangeRule]:
+def range_rules() -> Mapping[str, NamedRangeRule]:
     """Returns all range rules by name."""
-    return registry.entries(KIND, RangeRule)
+    return registry.entries(KIND, NamedRangeRule)
 
 
-def range_rule(name: str) -> RangeRule:
+def range_rule(name: str) -> NamedRangeRule:
     """Returns the range rule of that name; raises ProfileError if there is none."""
-    found = registry.entry(KIND, RangeRule, name)
+    found = registry.entry(KIND, NamedRangeRule, name)
     if found is None:
         raise ProfileError(f"no range rule {name[:40]!r}; known: {', '.join(range_rules())}")
     return found
@@ -90,7 +90,7 @@ def choose_fields(name: str) -> Choose:
     return range_rule(name).choose or Choose(by=name)
 
 
-def printed_rules() -> Mapping[str, RangeRule]:
+def printed_rules() -> Mapping[str, NamedRangeRule]:
     """Returns the range rules that have a formula, which `--scales` takes."""
     return {name: rule for name, rule in range_rules().items() if rule.said}
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics import Choose
-from qir.numerics.range_rules import SYMMETRIC_TEXT, RangeRequest, RangeRule
+from qir.numerics.range_rules import SYMMETRIC_TEXT, NamedRangeRule, RangeRequest
 
 Tensor = NDArray[np.generic]
 Pair = tuple[Tensor, Tensor]
@@ -121,17 +121,17 @@ def require_finite(rule: str, low: Tensor, high: Tensor) -> None:
         raise OpError(f"{rule}: x holds infinities, and no scale reaches them")
 
 
-SHARED: Mapping[str, RangeRule] = {
-    "onnx.dynamic": RangeRule(function=_onnx),
-    "torch.dynamic": RangeRule(function=_widened_in_f64),
-    "onednn.i8": RangeRule(
+SHARED: Mapping[str, NamedRangeRule] = {
+    "onnx.dynamic": NamedRangeRule(function=_onnx),
+    "torch.dynamic": NamedRangeRule(function=_widened_in_f64),
+    "onednn.i8": NamedRangeRule(
         Choose(levels=(("i8", 127.0),)),
         said=SYMMETRIC_TEXT,
         storages=("i8",),
         symmetric=True,
         family="onednn",
     ),
-    "onednn.u8": RangeRule(
+    "onednn.u8": NamedRangeRule(
         Choose(reach="max", levels=(("u8", 255.0),)),
         said="scale = max(rmin,rmax)/255",
         storages=("u8",),

@@ -16,7 +16,7 @@ from qir.inspect.metrics import Metric
 from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
 from qir.ir.ops import OPS, PluginOp
-from qir.numerics.range_rules import RangeRule
+from qir.numerics.range_rules import NamedRangeRule
 from qir.numerics.stages import StageFunction
 from qir.profiles import PluginMethod, dumps, load, profile
 from qir.profiles.conditions import GroupCondition
@@ -74,12 +74,12 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_rows({name: found})
     if isinstance(found, PreparationStep):
         return check_steps({name: found})
-    if isinstance(found, RangeRule):
+    if isinstance(found, NamedRangeRule):
         return check_range_rules({name: found})
     if isinstance(found, Mapping):
         if all(isinstance(row, PreparationStep) for row in found.values()):
             return check_steps(found)
-        if all(isinstance(row, RangeRule) for row in found.values()):
+        if all(isinstance(row, NamedRangeRule) for row in found.values()):
             return check_range_rules(found)
         methods = all(isinstance(row, PluginMethod) for row in found.values())
         return check_methods(found) if methods else check_rows(found)

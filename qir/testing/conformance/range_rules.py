@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError
 from qir.ir.dtype import I8, U8
-from qir.numerics.range_rules import RangeRequest, RangeRule
+from qir.numerics.range_rules import NamedRangeRule, RangeRequest
 from qir.numerics.ranges import choose
 from qir.testing.conformance.checklist import Check, Checklist, demand
 
@@ -18,7 +18,7 @@ _LOW = np.array([-1.0, -0.3, 0.0, 0.0], np.float32)
 _HIGH = np.array([1.0, 2.5, 6.0, 1e-3], np.float32)
 
 
-def check_range_rules(table: Mapping[str, RangeRule]) -> tuple[Check, ...]:
+def check_range_rules(table: Mapping[str, NamedRangeRule]) -> tuple[Check, ...]:
     """Holds range rules to what quantizing by them relies on."""
     checks = Checklist()
 
@@ -50,7 +50,7 @@ def check_range_rules(table: Mapping[str, RangeRule]) -> tuple[Check, ...]:
     return checks.told()
 
 
-def _chosen(name: str, rule: RangeRule) -> list[tuple[RangeRequest, *_Scales]]:
+def _chosen(name: str, rule: NamedRangeRule) -> list[tuple[RangeRequest, *_Scales]]:
     """Returns the numbers that a rule gives for types that it takes, of which there is one."""
     found: list[tuple[RangeRequest, *_Scales]] = []
     for storage in (U8, I8):
@@ -62,7 +62,7 @@ def _chosen(name: str, rule: RangeRule) -> list[tuple[RangeRequest, *_Scales]]:
     return found
 
 
-def _numbers(rule: RangeRule, request: RangeRequest) -> list[tuple[RangeRequest, *_Scales]]:
+def _numbers(rule: NamedRangeRule, request: RangeRequest) -> list[tuple[RangeRequest, *_Scales]]:
     low, high = _LOW.copy(), _HIGH.copy()
     try:
         if rule.function is not None:

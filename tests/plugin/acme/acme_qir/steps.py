@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.numerics import Affine, Rule
-from qir.numerics.range_rules import RangeRequest, RangeRule
+from qir.numerics.range_rules import NamedRangeRule, RangeRequest
 from qir.numerics.stages import BoundsStage
 
 Array = NDArray[np.generic]
@@ -31,5 +31,5 @@ def _up(bounds: NDArray[np.float32], out: Affine, rule: Rule) -> Array:
     return np.asarray(np.ceil(bounds / out.scale) + out.zero)
 
 
-SHIFT = RangeRule(function=_shift, said="scale = 2^ceil(log2((rmax-rmin)/255))")
+SHIFT = NamedRangeRule(function=_shift, said="scale = 2^ceil(log2((rmax-rmin)/255))")
 STAGES = {"ends.acme_up": BoundsStage("bounds are rounded up", _up)}
