@@ -72,6 +72,7 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
     if isinstance(found, PreparationStep):
         return check_steps({name: found})
     if isinstance(found, Mapping):
+        # Entry points of several kinds give tables, which are told apart by what they hold.
         if all(isinstance(row, PreparationStep) for row in found.values()):
             return check_steps(found)
         methods = all(isinstance(row, PluginMethod) for row in found.values())
