@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,6 +60,9 @@ _THROUGH: pytest.StashKey[Through] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # CUDA builds of torch bring triton, whose LLVM aborts if TensorFlow has loaded its own before.
+    if find_spec("triton") is not None:
+        importlib.import_module("triton._C.libtriton")
     named = any("[" in str(word) for word in config.args)  # cases that somebody asks for by name
     sampling.begin(whole=config.getoption("--whole") or config.getoption("--counts") or named)
     if name := config.getoption("--through"):

@@ -20,6 +20,7 @@ from qir.errors import QirError
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
+from qir.profiles import RuleSource
 from qir.reference.companions import Resolved, resolve_companions
 from qir.reference.products import is_affine, mapping_of
 from qir.reference.table import compute, compute_all
@@ -79,7 +80,7 @@ def never_below(op: str) -> bool:
     return bool(np.min(results) >= 0)
 
 
-def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
+def of_node(node: Node, operands: Mapping[str, Array], rules: RuleSource) -> Rich | None:
     """What a node rounds; None for one that rounds nothing, or whose floats are not known here."""
     if not node.results or node.results[0].type.quant is None or node.bodies:
         return None
@@ -87,16 +88,16 @@ def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | N
         return None
     try:
         with np.errstate(all="ignore"):
-            return _chain(node, operands, profile)
+            return _chain(node, operands, rules)
     except _UNKNOWN:
         return None
 
 
-def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
+def _chain(node: Node, operands: Mapping[str, Array], rules: RuleSource) -> Rich | None:
     kinds = tuple(result.type for result in node.results)
     if not node.stages:
         values = dict(node.operands)
-        resolved = resolve_companions(node.op, values, operands, kinds, profile)
+        resolved = resolve_companions(node.op, values, operands, kinds, rules)
         float_operands = _float_operands(resolved)
         counted = _counted(node.op, _made(node.op, float_operands, node.attrs), resolved)
         # A range chosen from the data itself counts as the map of every operand.
@@ -115,7 +116,7 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
             stage_values,
             {slot: operands[slots[slot]] for slot in stage_values},
             kinds,
-            profile,
+            rules,
         )
         float_operands = _float_operands(resolved)
         if carried is not None and stage.flow is not None:

@@ -61,13 +61,13 @@ EXCEPTIONS = (
     Allowed("qir/ir/ops/resize", "tf_crop_and_resize needs", "its name in a message"),
     Allowed("qir/testing/op_samples", "pytorch_half_pixel", "one that cases draw", whole=True),
     Allowed(
-        "qir/cli/(certify|group|opt|passing|quantize)",
+        "qir/cli/(certify|group|opt|pass_options|quantize)",
         r"[a-z]+-\d+\.\d+(?:\.[a-z]+)?",
         "profiles in examples and help",
     ),
     Allowed("qir/cli/(bench|run|engines)", r"onnxruntime:(?:plain)?", "an engine in help"),
     Allowed(
-        "qir/cli/(bench|bisect|eval|passing|probe|run|targets|verb|verify)",
+        "qir/cli/(bench|bisect|eval|pass_options|probe|run|targets|verb|verify)",
         r"onnxruntime(?:\.all)?",
         "the default target in help and examples",
     ),
@@ -77,7 +77,7 @@ EXCEPTIONS = (
     Allowed("qir/calibration/preprocess", "keras|tf", "styles of `qir new preprocess`", whole=True),
     Allowed("qir/calibration/preprocess", "Keras'[^:]*", "whose preprocessing a style is"),
     Allowed(
-        "qir/testing/(history|whole)",
+        "qir/testing/(decoration|whole_language)",
         r"ort-1\.31",
         "a profile that generated programs name",
         whole=True,

@@ -13,7 +13,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch.export import ExportedProgram
 
 from qir.errors import InputError
 
-from .suppressed_logs import muted_logger
+from .export_errors import first_line
+from .suppressed_logs import logged_errors
 
 _SIZE_FUNCTIONS = frozenset(
     "Abs Add And CeilToInt CleanDiv Eq FloorDiv FloorToInt Ge Gt Identity IntTrueDiv Integer"
@@ -36,6 +37,13 @@ _SYMBOL_WITH_ASSUMPTIONS = re.compile(r"Symbol\('([a-z]+\d+)'(?:, [a-z]+=(?:True
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SYMBOL = re.compile(r"[a-z]+\d+")
 _ARITHMETIC_TEXT = re.compile(r"[\w\s+\-*/(),<>=&|~]*")
+
+_WRITE_AGAIN = "copy the file again, or write it anew with torch.export.save"
+"""The remedy for files that are damaged or hold something else."""
+_UNREGISTERED = re.compile(r"Unsupported target type for node Node\(target='torch\.ops\.([^']+)'")
+"""How PyTorch reports an operator of a file that no library has registered."""
+_ADVICE = " This is an internal miniz error."
+"""Where PyTorch's message ends, and general advice begins."""
 
 _ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
@@ -79,29 +87,65 @@ def open_archive(path: Path) -> ExportedProgram:
             # All members are checked before PyTorch opens any.
             for member in archive.namelist():
                 _check_member(path, archive, member)
+            _require_program(path, archive.namelist())
     except InputError:
         raise
     except _ARCHIVE_ERRORS as error:
-        raise InputError(
-            f"{path}: is no .pt2 archive: {str(error) or type(error).__name__}"
-        ) from error
-    try:
-        with muted_logger("torch.export"):  # it logs a traceback before it raises
+        message = f"is no .pt2 archive: {str(error) or type(error).__name__}"
+        if isinstance(error, zipfile.BadZipFile) and not path.stat().st_size:
+            message = "is empty"
+        raise InputError(f"{path}: {message}; {_WRITE_AGAIN}") from error
+    with logged_errors("torch.export") as errors:  # it logs what is wrong, and raises less
+        try:
             if path.suffix.lower() == ".pt2":
                 return torch.export.load(path)
             with path.open("rb") as file:  # by path, torch.export.load requires the suffix .pt2
                 return torch.export.load(io.BytesIO(file.read()))
-    except Exception as error:  # PyTorch raises what it likes for a damaged file
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"{path}: PyTorch {torch.__version__} cannot read it: {lines[0]}"
-        ) from error
+        except Exception as error:  # PyTorch raises what it likes for a damaged file
+            raise InputError(_why_not_loaded(path, errors[0] if errors else error)) from error
+
+
+def _require_program(path: Path, members: Sequence[str]) -> None:
+    """Raises InputError for an archive that lacks what every exported program has."""
+    if any(member.endswith("serialized_exported_program.json") for member in members):
+        return  # the form before torch 2.8
+    remedy, inner = _WRITE_AGAIN, [member.partition("/")[2] for member in members]
+    if any(member.startswith("models/") and member.endswith(".json") for member in inner):
+        missing = [f for f in ("archive_format", "archive_version") if f not in inner]
+        if not missing:
+            return
+        message = f"has no member {missing[0]}"
+    elif "data.pkl" in inner:
+        message = "holds a state dict or a pickled object of torch.save, and no program"
+        remedy = (
+            "write the module with torch.export.save(torch.export.export(module, inputs), path)"
+        )
+    else:
+        message = "has no models/ folder, so holds no program"
+    raise InputError(f"{path}: {message}; {remedy}")
+
+
+def _why_not_loaded(path: Path, error: BaseException) -> str:
+    """Returns the line for a file that PyTorch does not load."""
+    remedy = _WRITE_AGAIN
+    message = first_line(error).partition(_ADVICE)[0].rstrip(".")
+    if isinstance(error, (TypeError, KeyError, AttributeError)):
+        message = f"models/ holds no program in its form ({message})"
+    if (called := _UNREGISTERED.search(str(error))) is not None:
+        message = f"it calls {called[1]}, which PyTorch does not know"
+        remedy = "import the library that registers it first"
+    return f"{path}: PyTorch {torch.__version__} cannot read it: {message[:300]}; {remedy}"
 
 
 def _check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
     """Raises InputError for a member that `torch.export.load` would unpickle or evaluate."""
     if member.endswith(".json"):
-        for key, value in _entries(json.loads(archive.read(member))):
+        try:
+            content = json.loads(archive.read(member))
+        except ValueError as error:
+            message = f"is damaged: {member} is no JSON: {error}"
+            raise InputError(f"{path}: {message}; {_WRITE_AGAIN}") from error
+        for key, value in _entries(content):
             if key == "use_pickle" and value:
                 raise InputError(
                     f"{path}: {member} holds pickled objects, which are not opened;"

@@ -12,7 +12,10 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from qir.ir.garbage_collection import pause_garbage_collection
+
 from .calls import call_signature_of
+from .suppressed_logs import stack_traces_of_models_only
 
 _ALLOCATING = frozenset(
     f"aten.{name}"
@@ -138,8 +141,10 @@ def _note_shared_memory(views: dict[str, set[str]], *names: str) -> None:
     views.update(dict.fromkeys(joined, joined))
 
 
+@pause_garbage_collection()
 def _functionalized(program: ExportedProgram) -> ExportedProgram:
-    rewritten: ExportedProgram = program.run_decompositions({})
+    with stack_traces_of_models_only():
+        rewritten: ExportedProgram = program.run_decompositions({})
     return rewritten
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -19,6 +21,39 @@ def muted_logger(name: str) -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@contextmanager
+def logged_errors(name: str) -> Iterator[list[BaseException]]:
+    """Keeps a logger silent inside a `with` block, and yields the exceptions that it is given."""
+    errors: list[BaseException] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            errors.append(record.exc_info[1])
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(keep)
+    try:
+        yield errors
+    finally:
+        logger.removeFilter(keep)
+
+
+@contextmanager
+def stack_traces_of_models_only() -> Iterator[None]:
+    """Keeps torch.fx from taking stack traces of its own tracing inside a `with` block.
+
+    Nodes keep the traces that they have from the user's code.
+    """
+    config: Any = importlib.import_module("torch.fx.config")
+    before = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        config.do_not_emit_stack_traces = before
 
 
 def mute_quantized_tensor_warning() -> None:

@@ -150,11 +150,11 @@ def _reals(
 ) -> dict[str, Tensor]:
     """Returns results by name, dequantized."""
     from qir import pipeline
-    from qir.profiles import dequantize_by_profile, profile
+    from qir.profiles import dequantize_by_profile, profile_in
 
     results = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}
-    known = profile(graph.profile)
+    known = profile_in(graph, graph.profile)
     return {
         name: results[name]
         if quant is None or quant.dynamic

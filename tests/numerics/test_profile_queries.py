@@ -21,6 +21,7 @@ from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import (
+    NamedProfile,
     Profile,
     Query,
     choose_query,
@@ -106,7 +107,7 @@ def test_the_interpreter_asks_what_passes_ask_of_every_op(
             arrays = {s: v.constant.data for s, v in node.operands.items() if v.constant}
             with listening(monkeypatch) as found:
                 try:
-                    run_node(node, arrays, "native")
+                    run_node(node, arrays, NamedProfile("native"))
                 except (QirError, TypeError):
                     pass  # what it asked before it refused counts, too
             put = [said(query) for query in found if query.op == op]

@@ -199,7 +199,9 @@ def _unfold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     shape, kernel = work.operands["x"].type.shape, work.int_tuple("kernel")
     sizes, channels, n = dims.known_shape(shape[2:]), shape[1], len(kernel)
     if sizes is None or not isinstance(channels, int):
-        raise writer.refuse(work.node, f"unfold of {list(shape)}: ONNX needs these sizes known")
+        text = ", ".join(map(str, shape))
+        remedy = "give the model inputs of known height and width (--shape)"
+        raise writer.refuse(work.node, f"unfold of [{text}]: ONNX needs its sizes known; {remedy}")
     pad, stride, dilation = (work.int_tuple(a) for a in ("pad", "stride", "dilation"))
     columns = ins["x"]
     if any(pad):

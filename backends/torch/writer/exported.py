@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from qir.atomic import replacing
 from qir.errors import InputError, Refused
 from qir.ir import dims
 from qir.ir.call_signature import CallSignature
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.types import TensorType
 
 from .call_signature import called as called_as
@@ -61,20 +64,33 @@ def exported(program: FxProgram) -> ExportedProgram:
         shapes = dict(zip(parameter_names, (*args, *keyword_shapes.values()), strict=True))
         dynamic_shapes = shapes if names else None
     try:
-        result = torch.export.export(
-            callable_module, examples, keywords, dynamic_shapes=dynamic_shapes
-        )
+        with pause_garbage_collection(), _without_stack_traces():
+            result = torch.export.export(
+                callable_module, examples, keywords, dynamic_shapes=dynamic_shapes
+            )
     except Exception as error:  # whatever it is: PyTorch's own tracing failed
         message = " ".join(str(error).split())[:300]
         raise Refused(f"{program.source.name}: torch.export does not take it: {message}") from error
-    # The traces hold paths of this machine, and would make the same graph differ between runs.
-    for node in result.graph.nodes:  # traces of this process's own source
-        for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
+    # Notes of this process's own source would make the same graph differ between runs.
+    for node in result.graph.nodes:
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom"):
             node.meta.pop(key, None)
     # Files hold the examples: as views of one zero they take no room.
     positional, by_name = result.example_inputs or ((), {})
     result.example_inputs = tree_map(_without_storage, (tuple(positional), by_name))
     return result
+
+
+@contextmanager
+def _without_stack_traces() -> Iterator[None]:
+    """Keeps torch.fx from taking stack traces of nodes, which are slow and not written."""
+    config: Any = importlib.import_module("torch.fx.config")
+    before = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        config.do_not_emit_stack_traces = before
 
 
 def _without_storage(leaf: object) -> object:
@@ -95,7 +111,7 @@ def _open(input_type: TensorType) -> dict[int, Any]:
 
 def save(program: ExportedProgram, path: Path, interface: str) -> None:
     """Writes an exported program by rename, with a text next to it that QIR reads again."""
-    with replacing(path) as draft, draft.open("wb") as stream:
+    with pause_garbage_collection(), replacing(path) as draft, draft.open("wb") as stream:
         torch.export.save(program, stream, extra_files={INTERFACE_MEMBER: interface})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,27 @@ PYTHON_SHAPE_RULES: Mapping[str, Callable[..., Any]] = {
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
+_TRACED_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): \S+")
+"""A frame of the stack that tracing notes, innermost first."""
+_PYTORCH_FOLDER = "/site-packages/torch/"
+_TRACER = "/site-packages/torch/jit/_trace.py"
+"""The caller of the model: frames after it are no part of the model."""
+
+
+def _user_line(source_range: str) -> str:
+    """Returns the line of the user's code in the source range of a call; empty without one."""
+    for frame in map(str.strip, source_range.splitlines()):
+        # Code that TorchScript generated itself has an empty file name.
+        if frame.startswith("File") and not frame.startswith('File ""'):
+            return frame
+        traced = _TRACED_FRAME.fullmatch(frame)
+        if traced and traced["file"].endswith(_TRACER):
+            return ""
+        if traced and _PYTORCH_FOLDER not in traced["file"]:
+            return f'File "{traced["file"]}", line {traced["line"]}'
+    return ""
+
+
 @dataclass(frozen=True, eq=False)
 class ArchiveTensor:
     """A float or integer tensor of the archive, and its name."""
@@ -132,11 +154,9 @@ class ScriptBuilder:
 
     def error(self, what: str) -> InputError:
         """Returns an error for the current call."""
-        frames = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
-        # Code that TorchScript generated itself has an empty file name.
-        lines = [line for line in frames if not line.startswith('File ""')]
         where = f" in {self.path}" if self.path else ""
-        return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
+        line = _user_line(self.line)
+        return InputError(f"{self.name}{where}: {what}{f' ({line})' if line else ''}")
 
     def input(self, name: str, like: torch.Tensor, open_axes: Collection[int]) -> fx.Node:
         """Adds an input; sizes along open axes become symbols."""

@@ -248,7 +248,11 @@ def _add_scalar(kernel: QuantizedCall) -> QuantizedTensor:
     low, high, _ = integer_range(x.kind)
     zero = x.zero - round(addend / x.scale)
     if not low <= zero <= high:
-        raise kernel.builder.error(f"{kernel.name} of {addend:g} leaves the range of its integers")
+        reach = x.scale * (x.zero - high), x.scale * (x.zero - low)
+        raise kernel.builder.error(
+            f"{kernel.name} of {addend:g} moves the zero point to {zero}, out of {low}..{high}:"
+            f" only {reach[0]:g}..{reach[1]:g} can be added; dequantize before adding more"
+        )
     return _with_relu(kernel, QuantizedTensor(x.node, x.scale, zero, x.kind))
 
 

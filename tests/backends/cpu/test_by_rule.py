@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from qir.backends.cpu import CpuTarget
 from qir.errors import OpError
 from qir.ir.text import parse
-from qir.profiles.processor import best_isa, on_processor
+from qir.profiles import library_of
+from qir.profiles.processor import best_isa
 from qir.reference.interpreter import run
 
 F32 = np.float32
@@ -74,9 +75,7 @@ def check(draw: Draw, text: str, feed: dict[str, Array]) -> list[str]:
         f"array @{n} : {len(a)}xf32" for n, a in draw.arrays.items() if n.endswith(".scale")
     )
     graph = parse("\n".join([*declared, text]), draw.arrays)
-    name = graph.profile
-    with on_processor([name]):
-        wanted = run(graph, feed)
+    wanted = run(graph, feed, profiles=library_of(graph).on_processor())
     for isa in ISAS:
         made = CpuTarget().compile(graph, threads=2, isa=isa)
         assert not made.fallbacks, (draw.seed, made.fallbacks)

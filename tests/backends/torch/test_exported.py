@@ -247,3 +247,12 @@ def test_examples_of_open_sizes_take_no_room(tmp_path: Path) -> None:
     (example,) = program.example_inputs[0]
     assert example.shape[1:] == (3, 64, 64)
     assert program.module()(torch.ones(7, 3, 64, 64)).shape == (7, 3, 64, 64)
+
+
+def test_a_file_holds_no_notes_of_how_it_was_made() -> None:
+    graph, _ = quantized("steps", "pt2e")
+    program = qir.build(graph, target="pt2e")
+    assert isinstance(program, ExportedProgram)
+    noted = {"stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom"}
+    assert not [node for node in program.graph.nodes if noted & set(node.meta)]
+    assert not torch.fx.config.do_not_emit_stack_traces

@@ -59,13 +59,14 @@ def saved(folder: Path) -> Path:
     return path
 
 
-def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
-    """Changes the members of an archive."""
+def rewritten(path: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
+    """Changes the members of an archive, and leaves out those that become None."""
     with zipfile.ZipFile(path) as archive:
         members = [(name, archive.read(name)) for name in archive.namelist()]
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members:
-            archive.writestr(name, change(name, data))
+            if (changed := change(name, data)) is not None:
+                archive.writestr(name, changed)
     return path
 
 
@@ -138,6 +139,47 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
         path.write_bytes(held)
         with suppress(InputError):  # what is damaged may still be a model
             qir.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda name, data: None if "/models/" in name else data,
+            "has no models/ folder, so holds",
+        ),
+        (lambda name, data: None if name.endswith("archive_format") else data, "no member archive"),
+        (
+            lambda name, data: b"{" if "/models/" in name else data,
+            r"m/models/model.json is no JSON",
+        ),
+        (lambda name, data: b"{}" if "/models/" in name else data, "models/ holds no program"),
+        (
+            lambda name, data: None if name.endswith("weight_0") else data,
+            r"weights/weight_0: file not",
+        ),
+        (lambda name, data: data.replace(b"aten.linear", b"mine.linear"), "import the library"),
+    ],
+)
+def test_a_member_that_is_missing_or_damaged_is_named(
+    tmp_path: Path, change: Callable[[str, bytes], bytes | None], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as told:
+        qir.load(rewritten(saved(tmp_path), change))
+    assert "\n" not in str(told.value)
+    assert "miniz" not in str(told.value)
+
+
+def test_an_empty_file_and_a_state_dict_named_pt2_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"m\.pt2: is empty; copy the file again"):
+        qir.load(path)
+    torch.save(nn.Linear(4, 2).state_dict(), path)
+    with pytest.raises(
+        InputError, match=r"holds a state dict .* write the module with torch\.export"
+    ):
+        qir.load(path)
 
 
 @pytest.mark.parametrize("name", ["net.pt2", "net.pt"])

@@ -98,6 +98,40 @@ def test_a_quantized_function_gives_pytorchs_integers(name: str) -> None:
         assert off("fbgemm", graph, module, [x]) == 0
 
 
+class _AddsTooMuch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        q = torch.quantize_per_tensor(x, 0.1, 128, torch.quint8)
+        shifted: Tensor = torch.ops.quantized.add(q, 100.0)
+        return torch.dequantize(shifted)
+
+
+class _Shuffles(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        q = torch.quantize_per_tensor(x, 0.1, 128, torch.quint8)
+        return torch.dequantize(torch.channel_shuffle(q, 2))
+
+
+@pytest.mark.parametrize("script", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (_AddsTooMuch, r"in 0: .* only -12\.7\.\.12\.8 can be added; dequantize"),
+        (
+            _Shuffles,
+            "in 0: calls aten::channel_shuffle of a quantized tensor, .*; dequantize first",
+        ),
+    ],
+)
+def test_what_is_not_read_of_quantized_tensors_is_refused_at_its_line(
+    kind: type[nn.Module], message: str, script: bool
+) -> None:
+    module = nn.Sequential(kind()).eval()
+    source = SCRIPT(module) if script else module
+    line = kind.forward.__code__.co_firstlineno + 2
+    with pytest.raises(InputError, match=rf"{message}.*test_torchscript\.py\", line {line}\)"):
+        qir.load(source, inputs=(data((2, 4, 3, 3)),))
+
+
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("chosen", ENGINES)
 def test_a_quantized_layer_gives_pytorchs_integers(name: str, chosen: str) -> None:

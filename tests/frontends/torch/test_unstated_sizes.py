@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qir
-from qir.errors import ShapesNeeded
+from qir.errors import Refused, ShapesNeeded
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import target
@@ -116,6 +116,13 @@ class Unfolded(Layer):
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = F.unfold(self.conv(x), 3).mean(2)
         return made
+
+
+def test_columns_of_open_images_are_refused_for_onnx_with_a_remedy(tmp_path: Path) -> None:
+    graph = qir.load(Unfolded(), inputs=(("n", 3, "h", "w"),))
+    with pytest.raises(Refused, match=r"unfold of \[.*needs its sizes known; .*\(--shape\)"):
+        qir.save(graph, tmp_path / "m.onnx")
+    qir.save(qir.load(Unfolded(), inputs=(("n", 3, 9, 9),)), tmp_path / "m.onnx")
 
 
 @pytest.mark.filterwarnings("ignore")
