@@ -94,7 +94,7 @@ BREAK_MODELS = frozenset({"onnx", "beside"})
 def make_ready(kinds: Iterable[str]) -> None:
     """Makes once what cases of these kinds break; processes that are split off have it."""
     if not BREAK_MODELS.isdisjoint(kinds):
-        corpus.whole()
+        corpus.intact_inputs()
 
 
 # -- one case -------------------------------------------------------------------------------------

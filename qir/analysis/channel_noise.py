@@ -84,6 +84,8 @@ class NoisyLayer:
         x_step, x_shares = _smooth_max(self.reach / s)
         w_step, output_shares = _smooth_max(by_output)
         _, input_shares = _smooth_max(by_input)
+        # An error that is spread evenly over a step has the variance step**2 / 12. The range of
+        # 8-bit data has 255 steps, that of symmetric weights 127 to each side.
         x_unit, w_unit = (x_step / 255) ** 2 / 12, (w_step / 127) ** 2 / 12
         from_input = self.energy * s**2 * x_unit
         above = (self.importance * t**2).reshape(groups, outputs)
@@ -131,12 +133,14 @@ def least_noise(
             layer.noise(current, gradients, kept)
             for layer, kept in zip(layers, maxima, strict=True)
         )
+        # Maxima of earlier factors give an estimate, which may be too low to be the best.
         if is_exact and noise < least:
             best, least = current, noise
         rate = FIRST_RATE * (LAST_RATE / FIRST_RATE) ** (step / STEPS)
         for i, gradient in enumerate(gradients):
             means[i] += (1 - _MOMENTUM) * (gradient - means[i])
             squares[i] += (1 - _SPREAD) * (gradient**2 - squares[i])
+            # Adam's correction of means that began at zero.
             mean = means[i] / (1 - _MOMENTUM**step)
             size = np.sqrt(squares[i] / (1 - _SPREAD**step))
             moved = logs[i] - rate * mean / np.maximum(size, 1e-300)

@@ -78,6 +78,7 @@ def computes_parameters(node: Node, steps: int = 6) -> bool:
     """
     if any(map(_is_parameter, node.results)):
         return True
+    # So many steps at most, since the readers of readers may be most of the graph.
     users = [use.node for value in node.results for use in value.uses]
     return bool(users and steps) and all(computes_parameters(user, steps - 1) for user in users)
 
@@ -135,8 +136,8 @@ def _scales_raw_sum(node: Node, slot: str) -> bool:
     sides = list(before.operands.values())
     once = before.op == "mul" and any(map(_is_raw_sum, sides)) and any(v.constant for v in sides)
     shape = node.operands[slot].type.shape
-    behind = shape[1:] if others[0].type.rank > 2 else shape[-1:]
-    return once and all(d == 1 for d in behind)
+    trailing = shape[1:] if others[0].type.rank > 2 else shape[-1:]
+    return once and all(d == 1 for d in trailing)
 
 
 def _is_raw_sum(value: Value, steps: int = 6) -> bool:

@@ -45,6 +45,7 @@ def require_bins(summary: Summary) -> None:
     if summary.low < summary.high and summary.finite < 2:
         raise ValueError("two extremes of a single value")
     edges = summary.edges
+    # Edges are multiples of the bin width, so zeros are in the bin that begins at 0.
     middle = int(np.searchsorted(edges, 0.0, side="right")) - 1
     bin_count = bins[middle] if 0 <= middle < len(bins) and edges[middle] == 0 else 0
     at_end = 0.0 in (summary.low, summary.high)
@@ -82,6 +83,7 @@ def require_between(
     interval."""
     least, most = float(counts @ low), float(counts @ high)
     slack = ROUNDING * float(counts @ np.maximum(np.abs(low), np.abs(high)))
+    # A sum of squares has up to 298 bits after the point, more than a float64 holds.
     if not Fraction(least - slack) <= Fraction(total, 1 << bits) <= Fraction(most + slack):
         raise ValueError(f"the {what} does not fit the bins")
 

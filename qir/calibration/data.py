@@ -268,6 +268,7 @@ class ItemPieces:
         self, items: Iterable[Item], inputs: Mapping[str, InputSpec], name: str = "data"
     ) -> None:
         self.name = name
+        # Hashing its contents would use an iterator up, so a stream goes by its name.
         self.identity = None if isinstance(items, Sequence) else f"stream {name}"
         self._items = items
         self._inputs = inputs
@@ -295,6 +296,8 @@ def data_files(path: Path) -> Sequence[Path]:
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.is_dir():
+        # Batches are numbered in this order, and the order of `iterdir` differs between file
+        # systems.
         files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
         if not files:
             raise DataError(f"{path}: no .npy or .npz file in this folder, and no image")
@@ -319,6 +322,7 @@ def digest_of(head: str, identity: str | None, batches: Iterable[Mapping[str, Ar
         state.update(identity.encode())
         return state.hexdigest()
     for batch in batches:
+        # The order of a mapping is the caller's, and changes no number.
         for name in sorted(batch):
             array = np.ascontiguousarray(batch[name])
             state.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -365,6 +369,7 @@ def path_pieces(
     path: Path, inputs: Mapping[str, InputSpec], preprocess: Preprocess | None
 ) -> Pieces:
     """Returns the samples of a file or a folder: arrays, images, or lines of numbers."""
+    # Both import this module.
     from qir.calibration import images, tokens
 
     if images.holds_images(path):
@@ -411,6 +416,7 @@ def make_piece(
     if len(set(lengths.values())) > 1:
         lengths_text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
         raise DataError(f"{where}: the inputs differ in samples: {lengths_text}; {HINT}")
+    # Where no input has axes, the numbers together are one sample.
     return Piece(where, next(iter(lengths.values()), min(len(chosen), 1)), chosen)
 
 
@@ -442,6 +448,7 @@ def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     rows = rows_of_dtype(rows, spec, where)
     sample = spec.shape[1:]
     shape = rows.shape
+    # Without an axis for the batch, the array is one sample.
     if len(shape) == len(sample) and fits_shape(shape, sample):
         return SampleRows(rows)
     if len(shape) != len(spec.shape) or not fits_shape(shape[1:], sample):
@@ -463,6 +470,8 @@ def named_arrays(item: Item, inputs: Mapping[str, InputSpec]) -> Mapping[str, Ar
     if isinstance(item, Mapping):
         return item
     if isinstance(item, (tuple, list)) and item and all(map(is_array, item)):
+        # A list of arrays of one shape may be one array, row by row; arrays of other shapes cannot
+        # be.
         alike = len({np.shape(part) for part in item}) == 1
         if isinstance(item, tuple) or len(inputs) > 1 or not alike:
             return dict(zip(inputs, item, strict=False))

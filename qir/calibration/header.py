@@ -55,6 +55,7 @@ def parse(text: str) -> StatisticsHeader:
     if head.get("format") != FORMAT:
         raise ValueError(f"the format is {shown(head.get('format'))}, not {FORMAT!r}")
     version = head.get("version")
+    # `True` is an instance of int, and equals 1.
     if type(version) is not int or version not in SUPPORTED_VERSIONS:
         raise ValueError(f"format version {shown(version)}, this QIR reads up to {VERSION}")
     require_fields(head, StatisticsHeader.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
@@ -64,6 +65,7 @@ def parse(text: str) -> StatisticsHeader:
     require(isinstance(head["tensors"], list), "tensors", head["tensors"])
     for number, tensor in enumerate(cast("list[object]", head["tensors"])):
         if version == 1 and isinstance(tensor, dict):
+            # Files of version 1 hold no sums of channels.
             tensor.setdefault("sums", 0)
         require_tensor(tensor, f"tensor {number}")
     checked = cast("StatisticsHeader", head)
@@ -133,6 +135,8 @@ def number(text: object, what: str) -> int:
             value = int(text, 16)
         except ValueError:
             value = 0
+        # Only as `hex` writes it: equal statistics have equal bytes, so there is one way to write
+        # each.
         if hex(value) == text:
             return value
     raise ValueError(f"{what} is {shown(text)}, not a hexadecimal integer")

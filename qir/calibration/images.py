@@ -90,6 +90,7 @@ def read_image(file: Path, preprocess: Preprocess) -> Array:
     Raises DataError for a file that is no image, is cut off, or is smaller than the crop.
     """
     with _opened(file, preprocess) as image:
+        # Pillow has the width first, preprocess files have the height first.
         width, height = image.size
         sides = preprocess.resized(height, width)
         if preprocess.crop is not None and any(

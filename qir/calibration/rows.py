@@ -116,6 +116,7 @@ class StreamedRows:
         stop = min(stop, self.shape[0])
         row = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
         with reading(self.path):
+            # A compressed stream cannot go back, so it is opened again.
             if self._stream is None or self._at > start:
                 self._stream = zipfile.ZipFile(self.path).open(self.member)
                 read_header(self._stream)
@@ -145,6 +146,8 @@ def open_npy(path: Path) -> ArrayRows:
             shape, fortran, dtype = read_header(file)
             start = file.tell()
         require_size(shape, dtype, path.stat().st_size - start, str(path))
+        # Rows in Fortran order are scattered over the file, and the others have none to read one by
+        # one.
         if fortran or 0 in shape or not shape:
             return MemoryRows(np.load(path, allow_pickle=False))
         return FileRows(path, shape, dtype, start)

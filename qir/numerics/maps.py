@@ -103,6 +103,7 @@ class Map:
             if axis == last_axis and by is not None:
                 out = out.take(by.data.astype(np.int64), axis)
             elif size > 1:
+                # By index instead of `np.repeat`, as the last block may be shorter.
                 out = out.take(np.arange(shape[axis]) // size, axis)
         return out
 

@@ -124,7 +124,7 @@ def break_text(rng: random.Random, text: str) -> str:
     return broken
 
 
-def break_json(rng: random.Random, table: object, odd: Sequence[object]) -> None:
+def break_json(rng: random.Random, table: object, values: Sequence[object]) -> None:
     """What JSON held: one leaf or part of it changed, to something odd or near, or taken out."""
     place: object = table
     while True:
@@ -137,7 +137,7 @@ def break_json(rng: random.Random, table: object, odd: Sequence[object]) -> None
             break
         place = inner
     near = isinstance(inner, int) and rng.random() < 0.5
-    to = inner + rng.choice((-2, -1, 1, 2, 64)) if near else deepcopy(rng.choice(odd))
+    to = inner + rng.choice((-2, -1, 1, 2, 64)) if near else deepcopy(rng.choice(values))
     if isinstance(place, list) and rng.random() < 0.1:
         del place[key]
     else:

@@ -33,7 +33,7 @@ _FLOAT = TensorProto.FLOAT
 
 
 @lru_cache(1)
-def whole() -> Mapping[str, Sequence[bytes]]:
+def intact_inputs() -> Mapping[str, Sequence[bytes]]:
     """Models by kind; a process makes them once, before others are split off."""
     kinds: dict[str, Callable[[], Iterator[onnx.ModelProto]]] = {
         "standard": _standard,
@@ -52,7 +52,7 @@ def whole() -> Mapping[str, Sequence[bytes]]:
 
 def drawn(rng: random.Random) -> onnx.ModelProto:
     """One of them; of random networks a new one each time."""
-    kinds = whole()
+    kinds = intact_inputs()
     kind = rng.choice([*kinds, "drawn", "drawn"])
     if kind != "drawn":
         return onnx.load_model_from_string(rng.choice(kinds[kind]))

@@ -96,9 +96,9 @@ def _unary(low: float | None = None, high: float = 0.0, **attrs: Attr) -> Draw:
 
 def _broadcast(rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two shapes that broadcast."""
-    whole = shape(rng)
-    cut = [1 if rng.random() < 0.3 else n for n in whole][small(rng, 0, len(whole) - 1) :]
-    pair = whole, tuple(cut)
+    full_shape = shape(rng)
+    cut = [1 if rng.random() < 0.3 else n for n in full_shape][small(rng, 0, len(full_shape) - 1) :]
+    pair = full_shape, tuple(cut)
     return pair if flag(rng) else pair[::-1]
 
 
@@ -120,9 +120,12 @@ def _pow(rng: Rng, number: int) -> Use:
 
 
 def _variadic(rng: Rng, number: int) -> Use:
-    whole = shape(rng)
+    full_shape = shape(rng)
     count = small(rng, 1, 4)
-    cut = [whole, *(whole[small(rng, 0, len(whole) - 1) :] for _ in range(count - 1))]
+    cut = [
+        full_shape,
+        *(full_shape[small(rng, 0, len(full_shape) - 1) :] for _ in range(count - 1)),
+    ]
     xs = {f"xs.{i}": normal(rng, *sizes) for i, sizes in enumerate(cut)}
     return Use(xs, {}, "sum", terms=count)
 
@@ -134,8 +137,8 @@ def _prelu(rng: Rng, number: int) -> Use:
 
 def _where(rng: Rng, number: int) -> Use:
     first, second = _broadcast(rng)
-    whole = np.broadcast_shapes(first, second)
-    chosen = np.asarray(rng.random(whole) < 0.5)
+    full_shape = np.broadcast_shapes(first, second)
+    chosen = np.asarray(rng.random(full_shape) < 0.5)
     return Use(
         {"condition": chosen, "a": normal(rng, *first), "b": normal(rng, *second)}, {}, "equal"
     )

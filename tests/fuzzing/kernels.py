@@ -418,7 +418,7 @@ def _tally(rng: random.Random) -> Call:
     given |= {"inner": inner, "isa": None, "more": {}}
     if rng.random() < 0.3:
         name = rng.choice(["counts", "extremes", "bins"])
-        given["more"] = {name: odd(rng, np.zeros(5, np.uint64))}
+        given["more"] = {name: wrong_argument(rng, np.zeros(5, np.uint64))}
         return Call(door, given, filled, np.zeros(0))  # refused, or whatever it is
     return Call(door, given, filled, expected)
 
@@ -440,7 +440,7 @@ NUMBERS: tuple[Any, ...] = (
 OTHERS: tuple[Any, ...] = (None, "a", "", b"x", (), [], {}, object(), ..., "scalar", int, range(3))
 
 
-def odd(rng: random.Random, value: Any) -> Any:
+def wrong_argument(rng: random.Random, value: Any) -> Any:
     """Something else in place of a value, of its kind or of none."""
     choice = rng.random()
     if choice < 0.15:
@@ -460,7 +460,7 @@ def odd(rng: random.Random, value: Any) -> Any:
             case 2:
                 return np.array([rng.choice(SIZES) for _ in changed], np.uint8)
             case _:
-                changed[place] = odd(rng, changed[place])
+                changed[place] = wrong_argument(rng, changed[place])
         return tuple(changed) if isinstance(value, tuple) else changed
     return rng.choice(NUMBERS)
 
@@ -552,7 +552,7 @@ def judge(rng: random.Random, call: Call) -> None:
             return
     else:
         with np.errstate(all="ignore"):
-            changed = {name: odd(rng, call.arguments[name]) for name in names}
+            changed = {name: wrong_argument(rng, call.arguments[name]) for name in names}
         call.answer(changed)
         return
     if call.expected.shape == filled.shape and not np.array_equal(filled, call.expected):

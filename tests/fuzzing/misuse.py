@@ -158,7 +158,7 @@ def calls(graph: Graph, folder: Path) -> tuple[Call, ...]:
     )
 
 
-def odd(rng: random.Random, folder: Path) -> object:
+def wrong_argument(rng: random.Random, folder: Path) -> object:
     """What a programmer may give by mistake."""
     other = _quantized().copy()
     makers: tuple[Callable[[], object], ...] = (
@@ -192,7 +192,7 @@ def misuse_case(attempt: Try) -> None:
     was, before = str(graph), {path.name for path in folder.iterdir()}
     call = rng.choice(calls(graph, folder))
     wrong = rng.choice(list(call.given))
-    arguments = {**call.given, wrong: odd(rng, folder)}
+    arguments = {**call.given, wrong: wrong_argument(rng, folder)}
     if rng.random() < 0.04:
         del arguments[wrong]
     elif rng.random() < 0.04:

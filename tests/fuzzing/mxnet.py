@@ -40,7 +40,7 @@ class Files:
 
 
 @lru_cache(1)
-def whole() -> list[Files]:
+def intact_files() -> list[Files]:
     """Returns right files, of every operator that is recorded."""
     found = [
         Files(case.symbol, parameter_bytes(case.parameters), tuple(case.given()))
@@ -67,7 +67,7 @@ def _symbol(rng: random.Random, text: str) -> bytes:
 def mxnet_case(attempt: Try) -> None:
     """Broken files are refused in one line, or are a graph; so is what is made of that."""
     rng = attempt.rng
-    files = rng.choice(whole())
+    files = rng.choice(intact_files())
     path = attempt.folder / "case-symbol.json"
     symbol, store = files.symbol.encode(), files.store
     if rng.random() < 0.7:

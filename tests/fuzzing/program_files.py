@@ -37,7 +37,7 @@ WORDS = ("run", "call", "conv2d", "__init__", "u8", "i8", "f32", "", "x", "gathe
 
 
 @lru_cache(1)
-def whole() -> bytes:
+def intact_program() -> bytes:
     """A right file."""
     w = np.array([0.5, 2], np.float32)
     with TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def whole() -> bytes:
 
 def forged(rng: random.Random) -> bytes:
     """A file whose table is changed in some places, with the sum of what it holds then."""
-    data = whole()
+    data = intact_program()
     magic, version, zero, length, _ = HEAD.unpack(data[: HEAD.size])
     table = json.loads(data[HEAD.size : HEAD.size + length])
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
@@ -64,10 +64,10 @@ def program_file_case(case: Try) -> None:
     rng = case.rng
     path = case.folder / "net.qirp"
     broken = rng.random() < 0.2
-    path.write_bytes(break_bytes(rng, whole()) if broken else forged(rng))
+    path.write_bytes(break_bytes(rng, intact_program()) if broken else forged(rng))
     try:
         made = qir.load_program(path, threads=1)
-        if broken and path.read_bytes() != whole():
+        if broken and path.read_bytes() != intact_program():
             raise Broken("a file with other bytes is taken")
         inputs = {v.name: v.type for v in made.signature().inputs}  # type: ignore[attr-defined]
         made(**{n: np.zeros(t.shape, t.dtype.carrier) for n, t in inputs.items()})

@@ -23,7 +23,7 @@ ODD: tuple[object, ...] = (
 
 
 @lru_cache(1)
-def whole() -> tuple[Graph, str]:
+def intact_recipe() -> tuple[Graph, str]:
     """Returns the graph of a module, and a right recipe for it."""
     (graph,) = IpexTarget().samples()
     statistics = qir.calibrate(graph, sample_inputs(graph, 0))
@@ -35,7 +35,7 @@ def whole() -> tuple[Graph, str]:
 def recipe_case(attempt: Try) -> None:
     """A broken recipe is refused in one line, or gives a graph and schemes."""
     rng = attempt.rng
-    graph, text = whole()
+    graph, text = intact_recipe()
     text = text if rng.random() < 0.9 else RECORDED.read_text()
     path = attempt.folder / "recipe.json"
     if rng.random() < 0.2:

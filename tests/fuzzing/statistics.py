@@ -55,7 +55,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Whole:
+class IntactStatistics:
     """A file before it is broken: an unfinished run over some batches of the data."""
 
     data: Array
@@ -65,7 +65,7 @@ class Whole:
 
 
 @lru_cache(4)
-def whole(block: str, folder: Path) -> Whole:
+def intact_statistics(block: str, folder: Path) -> IntactStatistics:
     """What the cases of a block break; it reads back as it was written."""
     rng = random.Random(block)
     batches = rng.randrange(1, 9)
@@ -86,7 +86,7 @@ def whole(block: str, folder: Path) -> Whole:
     resumed = collect(Program(), source, WATCH, resume=Statistics.load(path))
     if resumed != made:
         raise Broken("a run that was resumed gives other statistics")
-    return Whole(data, batches, *unsealed(path.read_bytes()))
+    return IntactStatistics(data, batches, *unsealed(path.read_bytes()))
 
 
 def _add(batch: Batch, tensor: str, array: Array) -> None:
@@ -112,7 +112,7 @@ def sealed(head: Any, arrays: Mapping[str, Array]) -> bytes:
 # -- breaking -------------------------------------------------------------------------------------
 
 
-def broken(rng: random.Random, base: Whole) -> tuple[Any, dict[str, Array]]:
+def broken(rng: random.Random, base: IntactStatistics) -> tuple[Any, dict[str, Array]]:
     """Header and arrays with one to three changes."""
     head: Any = copy.deepcopy(base.head)
     arrays = {name: array.copy() for name, array in base.arrays.items()}
@@ -199,7 +199,7 @@ def break_arrays(rng: random.Random, arrays: dict[str, Array]) -> None:
 
 def statistics_case(attempt: Try) -> None:
     """A wrong file is refused in one line; what is accepted can be used for all that there is."""
-    base, rng = whole(attempt.block, attempt.folder), attempt.rng
+    base, rng = intact_statistics(attempt.block, attempt.folder), attempt.rng
     with np.errstate(all="ignore"):
         head, arrays = broken(rng, base)
     path = attempt.folder / "case.stats"
@@ -226,7 +226,7 @@ def statistics_case(attempt: Try) -> None:
     resume(base, loaded, longest)
 
 
-def resume(base: Whole, loaded: Statistics, longest: int) -> None:
+def resume(base: IntactStatistics, loaded: Statistics, longest: int) -> None:
     """Goes on from accepted statistics; Broken where a batch is then counted twice, or not."""
     program = Program(loaded.model)
     source = open_data(base.data, SPECS, batch=2)

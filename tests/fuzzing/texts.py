@@ -24,7 +24,7 @@ from tests.fuzzing.judging import LONGEST, Broken, Try, refused
 
 
 @dataclass(frozen=True)
-class Whole:
+class IntactModel:
     """A graph before it is broken."""
 
     graph: Graph
@@ -34,7 +34,7 @@ class Whole:
 
 
 @lru_cache(4)
-def whole(block: str, folder: Path) -> Whole:
+def intact_model(block: str, folder: Path) -> IntactModel:
     """The graph that the cases of a block break; it reads back from its text and its file."""
     rng = random.Random(block)
     form, decorated = rng.choice(EVERY), rng.random() < 0.5
@@ -46,7 +46,7 @@ def whole(block: str, folder: Path) -> Whole:
     file.write(path, file.Bundle(graph, {"native": "name = 'native'\n"}, ""))
     if file.read(path).graph != graph:
         raise Broken("a graph does not come back from its file")
-    return Whole(graph, text, arrays(graph), path.read_bytes())
+    return IntactModel(graph, text, arrays(graph), path.read_bytes())
 
 
 def arrays(graph: Graph) -> dict[str, NDArray[np.generic]]:
@@ -69,7 +69,7 @@ def sound(graph: Graph) -> bool:
 
 def text_case(attempt: Try) -> None:
     """A broken text is refused in one line, or is a graph."""
-    base = whole(attempt.block, attempt.folder)
+    base = intact_model(attempt.block, attempt.folder)
     rng = attempt.rng
     change = break_tokens if rng.random() < 0.7 else break_text
     broken = change(rng, base.text)
@@ -110,7 +110,7 @@ def type_case(attempt: Try) -> None:
 
 def qir_case(attempt: Try) -> None:
     """A file with broken bytes is refused, or holds what was written."""
-    base = whole(attempt.block, attempt.folder)
+    base = intact_model(attempt.block, attempt.folder)
     graph = _loaded(attempt, break_bytes(attempt.rng, base.data))
     if graph is not None and graph != base.graph:
         raise Broken("a broken file was read as another graph")
@@ -118,7 +118,7 @@ def qir_case(attempt: Try) -> None:
 
 def forged_case(attempt: Try) -> None:
     """A file that is wrong and says that it is whole: its hash is made anew."""
-    base, rng = whole(attempt.block, attempt.folder), attempt.rng
+    base, rng = intact_model(attempt.block, attempt.folder), attempt.rng
     length = int.from_bytes(base.data[:8], "little")
     table = json.loads(base.data[8 : 8 + length])
     data = base.data[8 + length :]

@@ -251,6 +251,7 @@ def _weight_type(match: Match, node: Node) -> QuantType:
     assert scales is not None
     per_channel = scales.ndim or zeros.ndim
     if per_channel:
+        # A type has as many scales as zero points, so a single one is repeated.
         scales, zeros = np.broadcast_arrays(scales, zeros)
     name = weights.name
     scales32 = scales.astype(np.float32)
@@ -304,6 +305,7 @@ def _conv_attrs(node: Node) -> dict[str, Attr]:
         return {}
     axes = node.result.type.rank - 2
     defaults = {"stride": (1,) * axes, "pad": (0,) * (2 * axes), "dilation": (1,) * axes}
+    # An empty list stands for the default along every axis.
     attrs = {name: node.attrs[name] or value for name, value in defaults.items()}
     return {**attrs, "groups": node.attrs["groups"]}
 

@@ -227,6 +227,7 @@ class _Builder:
                 for user in quantized.users
                 if user.op == "recode" and user.result.type == raw_type
             )
+            # Products of one tensor share its raw integers, if these are made before this product.
             existing = next((user for user in recodes if user.precedes(self.node)), None)
             raw = existing.result if existing else self._recode(quantized, raw_type)
         if not transpose:

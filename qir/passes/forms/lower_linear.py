@@ -172,6 +172,7 @@ def _move_activations_first(graph: Graph, result: Value) -> None:
 
 def _add_reshape(graph: Graph, node: Node, value: Value, shape: Value) -> Value:
     """Adds a reshape, whose result has the same elements and so the same statistics."""
+    # A size of 0 is meant as one here; without `allow_zero` it would copy the size of the operand.
     reshaped = _add_node(graph, node, "reshape", {"x": value, "shape": shape}, {"allow_zero": True})
     graph.set_lineage(reshaped, value.lineage.then("reshaped"))
     return reshaped
@@ -180,6 +181,7 @@ def _add_reshape(graph: Graph, node: Node, value: Value, shape: Value) -> Value:
 def _result_shape(graph: Graph, node: Node, x: Value) -> Value:
     """Returns the shape of the layer's result: constant where at most one size is open."""
     sizes = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
+    # A reshape infers one size; next to a size of 0 any size would fit, so it infers none.
     if sizes.count(-1) <= (0 not in sizes):
         return graph.constant(np.asarray(sizes, np.int64), before=node)
     leading = _add_node(graph, node, "shape", {"x": x}, {"end": -1})

@@ -183,6 +183,7 @@ class FloatBias:
     def _weight_movement(self, weights: NDArray[np.float64]) -> float:
         """Returns how far a change of the weights moves results at most, in steps."""
         zero = int(self.x.zeros())
+        # No element of the data is further from zero than the far end of their type.
         largest_data = max(self.x.high - zero, zero - self.x.low) * float(self.x.scales())
         axes = tuple(i for i in range(weights.ndim) if i != (self.w.axis or 0))
         return float(np.abs(weights).sum(axes).max(initial=0.0)) * largest_data / self._step()

@@ -96,6 +96,7 @@ class Passing:
             return False
         x, producer = value.node.operands["x"], value.node.operands["x"].node
         if not is_identity(replacement.perm):
+            # The transpose before is changed in place, so nobody else may read it.
             have_one_use = value.only_use is not None and x.only_use is not None
             if producer.op != "transpose" or producer.schemes or not have_one_use:
                 return False

@@ -181,6 +181,7 @@ class _LayerLoop:
         """Returns a value from outside as the body has it."""
         body = self.body
         if (constant := value.constant) is not None:
+            # Copied into the body, where passes see its elements.
             return body.constant(Array(constant.data, constant.type), name=body.fresh(name))
         if value in self.outside:
             start = len(body.inputs) - len(self.outside)
@@ -248,6 +249,8 @@ class _LayerLoop:
             else:
                 axis = 2 if self.batch_first else 1
                 parts = [
+                    # The loop stacks along a new first axis, these states from the end of the
+                    # sequence on.
                     self.add("flip", {"axes": (0,)}, x=part) if is_reverse else part
                     for part, is_reverse in zip(
                         loop.results[count * states_per_direction :], self.directions, strict=True

@@ -148,9 +148,7 @@ def _weight_scheme(
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
     # A recurrent layer multiplies by rows of its weights, as linear does.
-    entry = table.ops.get(
-        "linear" if node.op in RECURRENT_OPS else node.op
-    )  # both multiply by rows
+    entry = table.ops.get("linear" if node.op in RECURRENT_OPS else node.op)
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
     options = _offered_schemes(node, entry, granularity)
@@ -284,6 +282,7 @@ class QuantizeDynamic(Pass):
         value, axis = node.operands[slot], None
         if scheme.granularity == "channel" and traits.weight_axis is not None:
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
+        # Weights that several products read are stored once.
         key = (value, scheme, axis)
         if key not in known:
             floats = finite_weights(value)

@@ -129,6 +129,8 @@ class QuantizeWeights(Pass):
             slot = spec(node.op).traits.weight or ""
             value = node.operands[slot]
             summed_axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
+            # Blocks are along the summed axis: products that read a weight by its other axis store
+            # it anew.
             if (value, summed_axis) not in known:
                 blocks = blocked(
                     finite_weights(value),
@@ -152,6 +154,7 @@ def blocked(
     shape, size = floats.shape, blocks.size
     granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
+    # Without the least integer both ends are equally far from zero.
     bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
     scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
     grid_shape = tuple(n for n in granularity.grid(shape) if isinstance(n, int))

@@ -99,6 +99,7 @@ class Smooth(Pass):
                     _divide_parameter(graph, norm, slot, factors)
             for use in list(value.uses):
                 weight = float_weights(operands(use.node)[1])
+                # The bias stays: it is added to the sum, in which the factors have cancelled.
                 store(graph, use.node, inward(use.node)(weight, factors), None, "smoothed")
             lineage = Lineage(scaled_name(value.lineage.tensor), value.lineage.how)
             graph.set_lineage(value, lineage.then(STEP))
@@ -137,10 +138,12 @@ def scales(
                 continue
             weight_reach = np.max([_input_sizes(use.node) for use in value.uses], axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
+                # As SmoothQuant (Xiao et al., 2022) has it; its alpha is `strength`.
                 factors = reach**strength / weight_reach ** (1 - strength)
             # Channels that are always 0, or that no weight reads, keep their factor.
             factors[~np.isfinite(factors) | (factors == 0)] = 1.0
             factors = np.clip(factors, 1 / REACH, REACH)
+            # Factors nearer to 1 gain nothing, and would round the weights for it.
             if np.abs(np.log(factors)).max(initial=0) > 1e-3:
                 scaled.append((value, factors))
     return scaled

@@ -80,6 +80,7 @@ def layer_norm(op: Ops, x: Var, gamma: Var, beta: Var) -> Term:
     mean = _means(op, x, "mean", True)
     centered = op.sub(x, mean)
     recentered = op.sub(x, op.reduce_mean(x, keep=True))
+    # A source may compute the mean once for both uses, or a second time for the variance.
     variance = _mean_square(op, centered | op.sub(x, mean) | recentered)
     normalized, scaled = (
         _over_root(op, centered, variance),
@@ -153,6 +154,7 @@ def _divides_by_count(match: Match, averaged: Shape) -> bool:
 
 def _is_divided_by(reduction: Node, count: int) -> bool:
     use = reduction.result.only_use
+    # Axes that were averaged out may come back before the division.
     while use is not None and use.node.op in ("reshape", "unsqueeze"):
         use = use.node.result.only_use
     if use is None:
@@ -161,6 +163,7 @@ def _is_divided_by(reduction: Node, count: int) -> bool:
         (n for v in use.node.operands.values() if (n := uniform_number(v)) is not None), 0.0
     )
     return (
+        # A factor of 1 / count is a rounded number, so it is compared with a tolerance.
         abs((divisor if use.node.op == "div" else 1 / divisor if divisor else 0.0) / count - 1)
         <= RELATIVE_TOLERANCE
     )

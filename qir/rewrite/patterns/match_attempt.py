@@ -127,6 +127,8 @@ class Attempt:
                 return way
             self.choices.pop()
             if self.steps > _MIN_STEPS_TO_REMEMBER and not choice.tainted:
+                # Where a way led on to the rest, the failure may be in the rest, and holds for the
+                # same rest alone.
                 own_key, full_key = self._keys(choice.state)
                 self.failed.add(full_key if choice.reached else own_key)
         return FAILED

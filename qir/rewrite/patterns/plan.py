@@ -28,6 +28,7 @@ from qir.rewrite.patterns.terms import (
     terms_in,
 )
 
+# Patterns are walked by recursion, and Python raises RecursionError past 1,000 frames.
 _MAX_DEPTH = 400
 
 
@@ -180,6 +181,7 @@ def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
         if isinstance(term, Op) and not term.name and len(term.ops) == 1:
             unnamed_ops.setdefault(term.ops[0], []).append(term)
     for op, terms in unnamed_ops.items():
+        # An op that a pattern has once needs no name of its own: a match is asked for it by its op.
         if len(terms) == 1:
             prepared.names.setdefault(op, terms[0])
     _find_private(prepared)

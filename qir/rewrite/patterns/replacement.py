@@ -73,6 +73,7 @@ class Adder:
     graph: Graph
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        # Protocols of Python, such as `copy`, look for names like these, which are no ops.
         if name.startswith("__"):
             raise AttributeError(name)
         op_spec = spec(name)
@@ -121,6 +122,7 @@ class Adder:
             raise TypeRuleError(
                 f"{op_spec.name}: {operand!r} is no operand of a replacement; {remedy}"
             )
+        # A number is of the type that its neighbours have.
         element = neighbours[0].type.express
         return self.graph.constant(
             Array(np.array(operand, element.carrier), TensorType((), element))

@@ -61,6 +61,7 @@ def _meet_var(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     bound = attempt.bound.get(term.name)
     if bound is not None and bound is not value:
         assert isinstance(bound, Value)
+        # Equal constants are one thing to a pattern: models hold the same number more than once.
         if bound.constant is None or bound.constant != value.constant:
             name = term.name.partition("@")[0]
             return attempt.no(
@@ -97,6 +98,8 @@ def _all_equal(data: NDArray[np.generic], term: Number) -> bool:
         fits = value == number
     else:
         with np.errstate(over="ignore"):
+            # The pattern's number is rounded to the tensor's type first: 0.1 is another number in
+            # float32.
             fits = value == float(data.dtype.type(number))
     return fits and (data.size == 1 or bool(np.all(data == first)))
 
@@ -119,6 +122,7 @@ def _meet_round(attempt: Attempt, term: NextRound, value: Value, rest: Goals) ->
     repeat, index = term.repeat, term.index
 
     def ways(rest: Goals) -> Iterator[Goals]:
+        # One more round is tried before the end, so that a repetition takes as many as there are.
         if index < repeat.most:
             body = attempt.plan.round(repeat, index).body
             yield GoalList(body, value, GoalList(NextRound(repeat, index + 1), value, rest))
@@ -131,6 +135,7 @@ def _meet_round(attempt: Attempt, term: NextRound, value: Value, rest: Goals) ->
 def _meet_again(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, NextRound)
     flow = attempt.bound.get(attempt.plan.round(term.repeat, term.index - 1).flow)
+    # A round that ends where it began could be met for ever.
     if not isinstance(flow, Value) or flow is value:
         return attempt.no(value.node, "a round that leads nowhere")
     return _meet_round(attempt, term, flow, rest)
@@ -158,6 +163,7 @@ def _meet_assignment(attempt: Attempt, term: Term, value: Value, rest: Goals) ->
 
     def ways(rest: Goals) -> Iterator[Goals]:
         for i, one in enumerate(values):
+            # A value that is an operand twice is given to a term once.
             if one in values[:i]:
                 continue
             left = (*values[:i], *values[i + 1 :])
@@ -193,6 +199,7 @@ def _meet_stages(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goa
         return rest if remaining == 0 else attempt.no(node, "has {} stages more", remaining)
     stage = stages[term.place]
     if isinstance(stage, EllipsisType):
+        # The longest gap is tried first, as the most rounds of a repetition are.
         skipped_to = range(len(node.stages), term.at - 1, -1)
         chain, place = term.chain, term.place + 1
         return attempt.choose(
@@ -267,6 +274,7 @@ def _meet_bind_result(attempt: Attempt, term: Term, value: Value, rest: Goals) -
     return rest
 
 
+# Without a bound, an attempt at a value that the whole graph reads would take as long as the graph.
 _MAX_USERS = 256
 
 

@@ -77,6 +77,7 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
     if isinstance(found, NamedRangeRule):
         return check_range_rules({name: found})
     if isinstance(found, Mapping):
+        # Entry points of several kinds give tables, which are told apart by what they hold.
         if all(isinstance(row, PreparationStep) for row in found.values()):
             return check_steps(found)
         if all(isinstance(row, NamedRangeRule) for row in found.values()):

@@ -30,7 +30,7 @@ from qir.testing.op_samples import feed
 
 COUNT = 30
 """So many calls of each op are looked for."""
-Codes = dict[str, NDArray[np.generic]]
+Operands = dict[str, NDArray[np.generic]]
 
 
 def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
@@ -41,9 +41,9 @@ def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
             stack.enter_context(registry.offer("qir.methods", name, given))
         checks.check("names ops, and blocks that there are", partial(_form, name, given))
         for op in given.ops:
-            calls: list[tuple[ProductKernel, Codes]] = []
+            calls: list[tuple[ProductKernel, Operands]] = []
 
-            def found(op: str = op, calls: list[tuple[ProductKernel, Codes]] = calls) -> str:
+            def found(op: str = op, calls: list[tuple[ProductKernel, Operands]] = calls) -> str:
                 calls.extend(_calls(name, op))
                 demand(calls, f"no call of {op} on quantized values was found")
                 return f"{len(calls)} calls"
@@ -80,10 +80,10 @@ def _form(name: str, given: PluginMethod) -> str:
     return ", ".join(given.ops)
 
 
-def _calls(name: str, op: str) -> list[tuple[ProductKernel, Codes]]:
+def _calls(name: str, op: str) -> list[tuple[ProductKernel, Operands]]:
     """Uses of an op with quantized values of random maps in the place of its float values."""
-    out: list[tuple[ProductKernel, Codes]] = []
-    manner = profile("native")
+    out: list[tuple[ProductKernel, Operands]] = []
+    rules = profile("native")
     for seed in range(COUNT):
         chance = random.Random(seed)
         pick, rng = chance.randrange, np.random.default_rng(seed)
@@ -91,32 +91,33 @@ def _calls(name: str, op: str) -> list[tuple[ProductKernel, Codes]]:
         if node is None or len(node.results) != 1 or node.result.type.dtype is not F32:
             continue
         types: dict[str, TensorType] = {}
-        arrays: Codes = {}
+        arrays: Operands = {}
         for slot, value in node.operands.items():
             assert value.constant is not None
             types[slot], arrays[slot] = value.type, value.constant.data
             if value.type.dtype is F32:
                 kind = random_map(pick, (U8, I8)[pick(2)])
                 types[slot] = value.type.with_element(kind)
-                codes = rng.integers(kind.low, kind.high, arrays[slot].shape, endpoint=True)
-                arrays[slot] = codes.astype(kind.storage.carrier)
+                integers = rng.integers(kind.low, kind.high, arrays[slot].shape, endpoint=True)
+                arrays[slot] = integers.astype(kind.storage.carrier)
         if not any(kind.quant for kind in types.values()):
             continue
         result = node.result.type.with_element(random_map(pick, (U8, I8)[pick(2)]))
-        rule = manner.resolve(query_for_op(op, node.attrs, types, result))
+        rule = rules.resolve(query_for_op(op, node.attrs, types, result))
         out.append(
             (ProductKernel(op, node.attrs, types, result, replace(rule, method=None)), arrays)
         )
     return [(replace(k, rule=replace(k.rule, method=MethodField(name))), a) for k, a in out]
 
 
-def _near(calls: list[tuple[ProductKernel, Codes]], within: int) -> str:
+def _near(calls: list[tuple[ProductKernel, Operands]], within: int) -> str:
     tried = furthest = 0
     refused = ""
     for kernel, arrays in calls:
         try:
             made = methods.run(kernel, arrays)
         except OpError as error:
+            # A method may refuse what its runtime has no kernel for, but not every call.
             refused = str(error)
             continue
         quant = kernel.result.quant
@@ -137,7 +138,7 @@ def _near(calls: list[tuple[ProductKernel, Codes]], within: int) -> str:
     return f"{tried} calls, {len(calls) - tried} refused, at most {furthest} steps off"
 
 
-def _pure(calls: list[tuple[ProductKernel, Codes]]) -> None:
+def _pure(calls: list[tuple[ProductKernel, Operands]]) -> None:
     for kernel, arrays in calls:
         before = {slot: data.tobytes() for slot, data in arrays.items()}
         try:

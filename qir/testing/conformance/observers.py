@@ -110,6 +110,7 @@ def _inside(observer: Observer) -> str:
             if symmetric:
                 least, most = -max(-least, most), max(-least, most)
             wide = f"{said} is wider than {least:g}..{most:g}, which was seen"
+            # A rule may add zero to the range, as every quantized range holds it.
             demand(min(least, 0) <= low and high <= max(most, 0), wide)
             count += 1
     return f"{count} ranges"

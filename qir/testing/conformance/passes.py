@@ -137,6 +137,7 @@ class _Work:
 
     def twice(self) -> str:
         for (name, one, _), graph in zip(self.cases, self.made, strict=True):
+            # A pass may use up what it requires, so that it cannot run twice.
             if _unfit(one, graph):
                 continue
             reports: list[Report] = []

@@ -177,6 +177,7 @@ def _write_rounds(graph: Graph, node: Node, count: int) -> list[Value | None]:
         copies = inline(
             graph, body, [*leading, *carried, *entries, *captured], node, prefix=f"{node.name}.{k}."
         )
+        # The body of a loop takes a counter and a condition more, and gives the condition alone.
         outputs = [copies[value] for value in body.outputs.values()][len(leading) // 2 :]
         carried = outputs[: len(carried)]
         for stack, value in zip(stacks, outputs[len(carried) :], strict=True):
@@ -231,6 +232,7 @@ def _replace_node(graph: Graph, node: Node, replacements: list[Value | None]) ->
             graph.replace(old, new)
     graph.remove(node)
     for (name, lineage), new in zip(old_names, replacements, strict=True):
+        # A result may be an operand that every round hands on, which keeps its own name.
         if new is not None and new not in operands and not graph.has(name):
             graph.rename(new, name)
             graph.set_lineage(new, lineage)

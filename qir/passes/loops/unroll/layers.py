@@ -60,6 +60,7 @@ def layer_size(node: Node) -> RunCount | None:
     x = node.operands["x"].type.shape
     batch, steps = (x[0], x[1]) if node.attrs["batch_first"] is True else (x[1], x[0])
     state_slots = [slot for slot in ("h0", "c0") if spec(node.op).slot(slot)]
+    # Without an initial state, zeros of the size of the batch take its place.
     if not isinstance(batch, int) and any(slot not in node.operands for slot in state_slots):
         return None
     if not is_expressible(node) or not isinstance(steps, int):
@@ -148,6 +149,7 @@ class _LayerWriter:
             for x in reversed(entries) if is_reverse else entries:
                 state = step(x, state)
                 hidden.append(state[0])
+            # States are in the order of the sequence, whichever way a direction reads it.
             hidden_states.append(hidden[::-1] if is_reverse else hidden)
             states.append(state)
         results: list[Value | None] = []
@@ -219,6 +221,7 @@ class _LayerWriter:
             return w, r, None, None
         rows, size = self.gates * self.hidden, bias.type.shape[1]
         bias_row = self.part(bias, 0, direction)
+        # One bias for both products, or one each.
         if size == rows:
             return w, r, bias_row, None
         return w, r, self.rows(bias_row, 0, rows), self.rows(bias_row, rows, 2 * rows)
@@ -293,6 +296,8 @@ class _LayerWriter:
         def step(x: Value, state: tuple[Value, ...]) -> tuple[Value, ...]:
             h, c = state
             sums = self.add("add", a=self.add_linear(x, w, w_bias), b=self.add_linear(h, r, r_bias))
+            # Gates are in ONNX's order: input, output, forget, cell; peepholes have the first
+            # three.
             input_gate, output_gate, forget_sum, candidate = self.split(sums)
             if peepholes:
                 input_gate, forget_sum = (
@@ -307,6 +312,7 @@ class _LayerWriter:
             )
             candidate = self.add("mul", a=input_gate, b=self.apply_gate(cell_function, candidate))
             c = self.add("add", a=self.add("mul", a=forget_gate, b=c), b=candidate)
+            # The output gate sees the new state of the cell, the other two the old one.
             output_gate = (
                 self.add_peephole(output_gate, peepholes[1], c) if peepholes else output_gate
             )
@@ -356,6 +362,8 @@ class _LayerWriter:
             update = self.apply_gate(gate_function, self.add("add", a=update, b=z_recurrent))
             reset = self.apply_gate(gate_function, self.add("add", a=reset, b=reset_recurrent))
             if linear_before_reset:
+                # As PyTorch and cuDNN do: the gate multiplies the product with the state, not the
+                # state.
                 recurrent = self.add("mul", a=reset, b=new_recurrent)
             else:
                 recurrent = self.add_linear(self.add("mul", a=reset, b=h), second, biases[1])
