@@ -19,7 +19,7 @@ from pathlib import Path
 import onnx
 
 import qir
-from qir.profiles.processor import on_processor
+from qir.profiles import library_of
 from qir.reference.interpreter import run
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,8 +52,8 @@ def measure(name: str, targets: list[str], image: int, rounds: int) -> None:
         call = partial(compiled, **feed)
         call()
         kernels = milliseconds(call, rounds)
-        with on_processor([made.profile]):
-            reference = milliseconds(partial(run, compiled.graph, feed), 1)
+        here = library_of(compiled.graph).on_processor()
+        reference = milliseconds(partial(run, compiled.graph, feed, profiles=here), 1)
         steps = f"{len(compiled.fallbacks)} of {len(compiled.describe())}"
         print(f"{name:20}{target:20}{reference:12.0f}{kernels:12.1f}   {steps}", flush=True)
 

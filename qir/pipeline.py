@@ -44,11 +44,9 @@ from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import profile as named_profile
-from qir.profiles import resolve_profile_name
-from qir.profiles.processor import on_processor
+from qir.profiles import library_of, profile_in, read_profile_for
 from qir.programs import KERNELS
-from qir.qir_files import SUFFIX, profiles_of, read_qir, write_qir
+from qir.qir_files import SUFFIX, read_qir, write_qir
 from qir.quantizing import (
     DEFAULT,
     granularity_named,
@@ -270,7 +268,7 @@ def plan(
         found = plan_dynamic(folded, table, granularity_named(granularity), user_rules)[0]
     else:
         groups = grouped_by(graph)
-        kernel_groups = find_kernel_groups(folded, named_profile(groups)) if groups else None
+        kernel_groups = find_kernel_groups(folded, profile_in(folded, groups)) if groups else None
         masks = mask_values(folded, statistics)
         capability = backend.planned(folded)
         found = assign_schemes(
@@ -460,9 +458,8 @@ def _require_float_work(graph: Graph, planned: Plan, profile: str) -> None:
             "without samples and statistics the ranges of its types are taken for the target"
         )
     if (own := graph.profile) != profile:
-        remedy = (
-            f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
-        )
+        has_kernels = bool(profile_in(graph, own).groups)
+        remedy = f"with --as {own}, to a .qir file" if has_kernels else "for its target"
         raise UsageError(
             f"the model is quantized by the rules of {own}, {names[0]} first, and would get more "
             f"by those of {profile}; quantize it {remedy}"
@@ -552,7 +549,10 @@ def run(
     `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
     it is this one, for profiles with rules of their own for it.
     """
-    profile = profile and resolve_profile_name(profile)
+    library = library_of(graph)
+    if profile:
+        forced = read_profile_for(graph, profile)
+        profile, library = forced.name, library.with_profile(forced)
     if values is not None:
         values = list(values)
         for name in values:
@@ -561,8 +561,9 @@ def run(
             except GraphError:
                 raise DataError(f"no value {name!r} in this model") from None
     try:
-        with on_processor([profile] if profile else profiles_of(graph), isa):
-            return run_reference(graph, inputs, values=values, profile=profile)
+        return run_reference(
+            graph, inputs, values=values, profile=profile, profiles=library.on_processor(isa)
+        )
     except QirError:
         raise
     except Exception:  # an invalid graph is reported as such; anything else is a fault

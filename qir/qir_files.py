@@ -8,7 +8,8 @@ from qir.errors import InputError
 from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
-from qir.profiles import profile_text, register_profile
+from qir.profiles import profile_in, profile_names, profile_text
+from qir.profiles.library import parse_profile
 from qir.rewrite.runner.journal import Journal
 
 SUFFIX = ".qir"
@@ -16,10 +17,14 @@ SUFFIX = ".qir"
 
 
 def read_qir(path: Path, ledger: Ledger) -> Graph:
-    """Reads a `.qir` file and registers the profiles in it."""
+    """Reads a `.qir` file; the graph carries those of its profiles that are not installed."""
     bundle = file.read(path)
+    installed = profile_names()
     for name, text in bundle.profiles.items():
-        if not register_profile(name, text):
+        # An installed profile is the newer account of its runtime, so it takes the file's place.
+        if name not in installed:
+            bundle.graph.carry_profile(parse_profile(name, text))
+        elif profile_text(name) != text:
             message = f"profile {name} says something else here than where {path.name} was written"
             ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, message)
     return bundle.graph
@@ -50,7 +55,7 @@ def read_journal(source: str | Path) -> Journal:
 
 def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None = None) -> None:
     """Writes a graph with the profiles that it names, its ledger and its journal."""
-    profiles = {name: profile_text(name) for name in profiles_of(graph)}
+    profiles = {name: profile_in(graph, name).text for name in profiles_of(graph)}
     passes = journal.to_json() if journal is not None else ""
     file.write(path, file.Bundle(graph, profiles, ledger.to_json(), passes))
 

@@ -43,8 +43,7 @@ from qir.passes.quantize.round_weights import RoundWeights, Samples
 from qir.passes.quantize.smooth import Smooth, smoothed_tensors
 from qir.passes.quantize.widen_outputs import WidenOutputs
 from qir.passes.recover import Recover
-from qir.profiles import Profile, resolve_profile_name
-from qir.profiles import profile as named_profile
+from qir.profiles import Profile, carry_profile, profile_in, read_profile_for
 from qir.recipe import Recipe
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
@@ -249,7 +248,7 @@ class Prepared:
         """Returns the plan by these user rules: what becomes of each op."""
         planned = self.planned(rules)
         rows = (
-            find_kernel_groups(self.graph, named_profile(planned.groups))
+            find_kernel_groups(self.graph, profile_in(self.graph, planned.groups))
             if planned.groups
             else None
         )
@@ -310,6 +309,7 @@ def prepare(
     if recipe.profile:
         of = kernels_of(graph, recipe.profile)
         table, groups, named = kernel_table(of), of.name, of.name
+        carry_profile(folded, of)
     corrections = known_corrections(recipe.corrections, table, recipe.granularity)
     if recipe.float_type and (recipe.profile or recipe.float_type not in backend.float_types):
         by_name = recipe.profile or recipe.target
@@ -381,7 +381,7 @@ def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str
 
 def kernels_of(graph: Graph, name: str) -> Profile:
     """Returns the named profile; raises UsageError where a graph is grouped by another."""
-    of, groups = named_profile(resolve_profile_name(name)), grouped_by(graph)
+    of, groups = read_profile_for(graph, name), grouped_by(graph)
     if groups not in ("", of.name):
         raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
     return of

@@ -31,17 +31,20 @@ KINDS = {
     "qir.forms": "form",
     "qir.conditions": "condition",
     "qir.prepare": "preparation step",
+    "qir.stages": "stage function",
     "qir.metrics": "metric",
     "qir.probes": "probe",
 }
 """The groups of entry points, and what each finds."""
+CORE = "core"
+"""The entry point of the rows that the core brings itself."""
 
 
 _T = TypeVar("_T")
 
 _MAX_NAMES_LENGTH = 120  # letters of names that still fit a line
 _offered: dict[tuple[str, str], object] = {}
-_entries: dict[str, Mapping[str, object]] = {}
+_entries: dict[tuple[str, type], Mapping[str, object]] = {}
 
 
 @cache  # each call reads the files of all distributions
@@ -123,9 +126,22 @@ def entries(kind: str, row: type[_T]) -> Mapping[str, _T]:
     """
     if _offered:
         return _gathered(kind, row)
-    if kind not in _entries:
-        _entries[kind] = _gathered(kind, row)
-    return cast("Mapping[str, _T]", _entries[kind])
+    if (kind, row) not in _entries:
+        _entries[kind, row] = _gathered(kind, row)
+    return cast("Mapping[str, _T]", _entries[kind, row])
+
+
+def entry(kind: str, row: type[_T], name: str) -> _T | None:
+    """Returns the row of that name; None if there is none.
+
+    The table `core` is asked first: its names need no other plugin loaded, and mean the same
+    whatever else is installed.
+    """
+    if CORE in names(kind):
+        table = find(kind, CORE)
+        if isinstance(table, Mapping) and name in table and isinstance(table[name], row):
+            return cast("_T", table[name])
+    return entries(kind, row).get(name)
 
 
 def _gathered(kind: str, row: type[_T]) -> Mapping[str, _T]:

@@ -29,7 +29,7 @@ from qir.inspect.probing import head_of
 from qir.inspect.versions import covers
 from qir.ir.node import Node
 from qir.numerics.fields import Rule
-from qir.profiles import Profile, Query, library, profile, profile_names
+from qir.profiles import NamedProfile, Profile, Query, library, profile, profile_names
 from qir.profiles.profile import GroupEntry, RuleEntry, When, query_for_node
 from qir.reference import interpreter
 from tests import richness
@@ -237,26 +237,26 @@ class Recorder:
         self._programs += 1
         return _RUN(*args, **options)
 
-    def node(self, node: Node, operands: Any, name: str, *more: Any) -> tuple[Array, ...]:
+    def node(self, node: Node, operands: Any, rules: NamedProfile, *more: Any) -> tuple[Array, ...]:
         if node.op in ("constant", "input") or node.bodies:
-            return _NODE(node, operands, name, *more)
+            return _NODE(node, operands, rules, *more)
         # Rules that were resolved before are not looked up again, and would not be heard.
         library._RESOLVED_RULES.clear()
         outer, self._asked = self._asked, []
-        results = _NODE(node, operands, name, *more)
+        results = _NODE(node, operands, rules, *more)
         ops = {node.op, *(stage.op for stage in node.stages)}
         # A node may look up rules of ops that it computes by: they count only where it has no rule.
         own_credits = {credit for op, credit in self._asked if op in ops}
         credits = frozenset(own_credits or {credit for _, credit in self._asked})
         # What a processor's own rule claims is no news of a group, which speaks of any.
-        for credit, claim in () if credits & _OF_PROCESSORS else grouped(node, name):
+        for credit, claim in () if credits & _OF_PROCESSORS else grouped(node, rules):
             # What is not exact of a chain alone is no news of the rule of its first op.
             drop_rule = len(node.stages) > 1 and claim != "exact"
             credits = frozenset({credit}) | (frozenset() if drop_rule else credits)
         self._asked = outer
         if credits:
             self._last.append(credits)
-            if self.test and (rounded := richness.of_node(node, operands, name)):
+            if self.test and (rounded := richness.of_node(node, operands, rules)):
                 for credit in credits:
                     richness.add(self._rounded.setdefault(credit, []), rounded)
             for data in (result for result in results if isinstance(result, np.ndarray)):
@@ -288,11 +288,11 @@ def installed(queried: Profile) -> bool:
     return same and len(queried.layers) == len(read.layers)
 
 
-def grouped(node: Node, name: str) -> Iterator[tuple[Credit, str]]:
+def grouped(node: Node, rules: NamedProfile) -> Iterator[tuple[Credit, str]]:
     """The group of a profile that a node is, and its claim."""
-    if not name or not node.results:
+    if not rules.name or not node.results:
         return
-    queried, query = profile(name), query_for_node(node)
+    queried, query = rules.find(), query_for_node(node)
     chain = tuple(stage.op for stage in node.stages) or (node.op,)
     result = "codes" if node.results[0].type.quant is not None else "real"
     key = (id(queried), chain, result, repr(query))

@@ -88,7 +88,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
         (
             Place("qir.rewrite"),
             Place("qir.rewrite.patterns.matching", "matches"),
-            Place("qir.rewrite.patterns.why", "why_not WhyNot()"),
+            Place("qir.rewrite.patterns.mismatch", "WhyNot()"),
             Place("qir.rewrite.patterns.conditions", "Condition() Place() first_failed"),
             Place("qir.rewrite.runner.bisection", "bisect Culprit()"),
             Place("qir.rewrite.runner.properties", "PROPERTIES Property()"),

@@ -1,6 +1,6 @@
-"""The picture of docs/guide/bytes.md: the same sums, the codes that three runtimes make of them.
+"""The picture of docs/guide/bytes.md: the same sums, the integers that three runtimes make of them.
 
-`python -m tests.picture_of_steps` writes docs/guide/steps.svg. The codes are the reference's.
+`python -m tests.picture_of_steps` writes docs/guide/steps.svg. The integers are the reference's.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ graph main {{
   output(a=%a, b=%b, y=%y)
 }}
 """
-"""The types of the layer: sums are codes of `a`, times one."""
+"""The types of the layer: sums are integers of `a`, times one."""
 
 
-def codes() -> dict[str, NDArray[np.generic]]:
+def results_by_runtime() -> dict[str, NDArray[np.generic]]:
     """Returns what each runtime makes of the sums 0, 1, 2 ..., each a quantized input times 1."""
     graph = qir.Graph()
     x, w, y = (qir.parse(TYPES)[name].type for name in "aby")
@@ -54,7 +54,7 @@ def codes() -> dict[str, NDArray[np.generic]]:
 
 def picture() -> str:
     """The drawing."""
-    by_profile = codes()
+    by_profile = results_by_runtime()
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
         ' font-family="Helvetica, Arial, sans-serif">',

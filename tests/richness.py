@@ -1,7 +1,7 @@
 """How much of what a comparison rounds is hard: ties, ends, odd zero points, scales of any kind.
 
-Derived, while the reference runs, from the reals of each op by itself, in float64: whatever a
-profile's method does. A result lies on a tie where its real is half way between two codes, and
+Derived, while the reference runs, from the floats of each op by itself, in float64: whatever a
+profile's method does. A result lies on a tie where its real is half way between two integers, and
 beyond an end where clipping moves it by more than rounding could.
 """
 
@@ -20,6 +20,7 @@ from qir.errors import QirError
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
+from qir.profiles import RuleSource
 from qir.reference.companions import Resolved, resolve_companions
 from qir.reference.products import is_affine, mapping_of
 from qir.reference.table import compute, compute_all
@@ -43,7 +44,7 @@ CURVES = frozenset(
     " erf softplus mish hard_sigmoid layer_norm instance_norm group_norm batch_norm lp_normalize"
     " div lstm gru rnn pow sin cos reduce_prod reciprocal abs square".split()
 )
-"""Ops whose results hardly ever lie half way between two codes, or never come to both ends."""
+"""Ops whose results hardly ever lie half way between two integers, or never come to both ends."""
 _BOUNDS = frozenset({"relu", "clip"})
 FACTORS = frozenset(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear gemm matmul mul"
@@ -79,25 +80,25 @@ def never_below(op: str) -> bool:
     return bool(np.min(results) >= 0)
 
 
-def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
-    """What a node rounds; None for one that rounds nothing, or whose reals are not known here."""
+def of_node(node: Node, operands: Mapping[str, Array], rules: RuleSource) -> Rich | None:
+    """What a node rounds; None for one that rounds nothing, or whose floats are not known here."""
     if not node.results or node.results[0].type.quant is None or node.bodies:
         return None
     if sum(array.size for array in operands.values()) > _MOST:
         return None
     try:
         with np.errstate(all="ignore"):
-            return _chain(node, operands, profile)
+            return _chain(node, operands, rules)
     except _UNKNOWN:
         return None
 
 
-def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
+def _chain(node: Node, operands: Mapping[str, Array], rules: RuleSource) -> Rich | None:
     kinds = tuple(result.type for result in node.results)
     if not node.stages:
         values = dict(node.operands)
-        resolved = resolve_companions(node.op, values, operands, kinds, profile)
-        float_operands = _reals(resolved)
+        resolved = resolve_companions(node.op, values, operands, kinds, rules)
+        float_operands = _float_operands(resolved)
         counted = _counted(node.op, _made(node.op, float_operands, node.attrs), resolved)
         # A range chosen from the data itself counts as the map of every operand.
         return [*counted[:-1], counted[0]] if counted and _of_own_range(values) else counted
@@ -115,9 +116,9 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
             stage_values,
             {slot: operands[slots[slot]] for slot in stage_values},
             kinds,
-            profile,
+            rules,
         )
-        float_operands = _reals(resolved)
+        float_operands = _float_operands(resolved)
         if carried is not None and stage.flow is not None:
             float_operands[stage.flow] = carried
         carried = _made(stage.op, float_operands, stage.attrs)
@@ -137,14 +138,14 @@ def _of_own_range(operands: Mapping[str, Value]) -> bool:
 
 
 def _made(op: str, float_operands: Mapping[str, Array], attrs: Mapping[str, Any]) -> Array:
-    """The reals that an op gives, the first of them where it gives several."""
+    """The floats that an op gives, the first of them where it gives several."""
     if op in ("quantize", "requantize"):
         return float_operands["x"]
     return compute_all(op, dict(float_operands), attrs)[0]
 
 
-def _reals(resolved: Resolved) -> dict[str, Array]:
-    """What operands mean, in float64; sums' own codes in units of the product."""
+def _float_operands(resolved: Resolved) -> dict[str, Array]:
+    """What operands mean, in float64; sums' own integers in units of the product."""
     floats: dict[str, Array] = {}
     for slot, array in resolved.arrays.items():
         kind = resolved.types[slot]
@@ -181,7 +182,8 @@ def _offset(plus: Array | None) -> Reals:
 
 
 def _in_steps(quant: QuantType) -> bool:
-    """Whether codes are whole steps of one scale, counted from zero or from a real of their own."""
+    """Whether integers are whole steps of one scale, counted from zero or from a real of their
+    own."""
     return is_affine(quant if quant.plus is None else replace(quant, plus=None))
 
 
@@ -195,7 +197,7 @@ def _counted(op: str, floats: Array, resolved: Resolved) -> Rich | None:
     zero = np.asarray(spread.zero, np.int64)
     steps = floats.astype(np.float64) - _offset(spread.plus)
     steps /= np.asarray(spread.scale, np.float64)
-    codes = steps + zero
+    integers = steps + zero
     same_map = (
         bool(operand_maps)
         and op not in FACTORS
@@ -205,7 +207,7 @@ def _counted(op: str, floats: Array, resolved: Resolved) -> Rich | None:
         return None
     if op == "mul" and len(operand_maps) == 1 and _renamed(resolved, quant):
         return None
-    low, high = codes < result_map.low - 0.5, codes > result_map.high + 0.5
+    low, high = integers < result_map.low - 0.5, integers > result_map.high + 0.5
     beyond = low | high | ~np.isfinite(steps)
     finite_steps = np.where(beyond, 0.0, steps)
     tie = ~beyond & (
@@ -225,8 +227,8 @@ def _counted(op: str, floats: Array, resolved: Resolved) -> Rich | None:
 
 
 def _renamed(resolved: Resolved, quant: QuantType) -> bool:
-    """Whether codes are multiplied with a number that the result's scale is multiplied with, too:
-    they stay, or are counted from the other end."""
+    """Whether integers are multiplied with a number that the result's scale is multiplied with,
+    too: they stay, or are counted from the other end."""
     (operand_map,) = (mapping_of(k.quant) for k in resolved.types.values() if k.quant is not None)
     (factor,) = (resolved.arrays[s] for s, kind in resolved.types.items() if kind.quant is None)
     result_map = mapping_of(quant)

@@ -10,7 +10,7 @@ from qir import registry
 from qir.ir.ops import OPS, PluginOp
 from qir.reference.table import FUNCTIONS
 from qir.testing import check_op, require
-from qir.testing.feeding import APART
+from qir.testing.op_samples import APART
 from tests.cli.command import qir as command
 
 OURS = [

@@ -58,6 +58,10 @@ ALLOWED = {
     "e8m0": "the common start of two values of a profile field",
     "clashing": "a word that `qir plugins` prints",
     "qdq": "a form of random graphs",
+    "coded": "a step of lineage in the text form",
+    "apart": "a stage function of profile files",
+    "i8_saturated": "a stage function of profile files",
+    "summand_type": "a stage function of profile files",
     "basis": "a field of ledger entries",
     "add_edge": "networkx.MultiDiGraph.add_edge",
     "raw_data": "a field of ONNX's TensorProto",
@@ -219,7 +223,7 @@ def test_names_of_the_past_are_found() -> None:
     assert list(unknown_words(text)) == [(2, "most"), (2, "of_old")]
     text += "\n\ndef of_old(most):\n    pass\n"
     assert list(unknown_words(text)) == [(2, "most")]
-    page = "`register_profile` and `bring` in `qir/profiles/library.py`"
+    page = "`read_profile` and `bring` in `qir/profiles/library.py`"
     assert missing_names(page) == ["`bring` in qir/profiles/library.py"]
     page = "`qir/registry.py` (`offer`, `offered`)"
     assert missing_names(page) == ["`offered` in qir/registry.py"]

@@ -27,6 +27,7 @@ KINDS = {
     "qir.forms",
     "qir.conditions",
     "qir.prepare",
+    "qir.stages",
     "qir.metrics",
 }
 

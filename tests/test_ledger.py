@@ -15,8 +15,8 @@ LOSSES = {Change.APPROXIMATED, Change.REFUSED}
 
 def ledger(*rows: tuple[Change, float]) -> Ledger:
     out = Ledger()
-    for i, (change, codes) in enumerate(rows):
-        out.add(change, "emit", f"tensor{i}", "a reason", codes=codes)
+    for i, (change, quantized) in enumerate(rows):
+        out.add(change, "emit", f"tensor{i}", "a reason", codes=quantized)
     return out
 
 

@@ -49,7 +49,7 @@ EXCEPTIONS = (
     Allowed("qir/numerics/ranges", "onednn|fbgemm|onnxruntime", "families of rules", whole=True),
     Allowed("qir/numerics/ranges", r"default_\w+_qconfig", "the name of a recipe in text"),
     Allowed("qir/reference/ranges", DYNAMIC, "range rules of run time by name", whole=True),
-    Allowed("qir/testing/feeding", r"torch\.dynamic", "a rule that cases draw", whole=True),
+    Allowed("qir/testing/op_samples", r"torch\.dynamic", "a rule that cases draw", whole=True),
     Allowed("qir/profiles/library", r"torch\.observer", "a rule that a message proposes"),
     Allowed(
         "qir/(ir/ops|reference)/resize",
@@ -59,15 +59,15 @@ EXCEPTIONS = (
         branch=True,
     ),
     Allowed("qir/ir/ops/resize", "tf_crop_and_resize needs", "its name in a message"),
-    Allowed("qir/testing/feeding", "pytorch_half_pixel", "one that cases draw", whole=True),
+    Allowed("qir/testing/op_samples", "pytorch_half_pixel", "one that cases draw", whole=True),
     Allowed(
-        "qir/cli/(certify|group|opt|passing|quantize)",
+        "qir/cli/(certify|group|opt|pass_options|quantize)",
         r"[a-z]+-\d+\.\d+(?:\.[a-z]+)?",
         "profiles in examples and help",
     ),
     Allowed("qir/cli/(bench|run|engines)", r"onnxruntime:(?:plain)?", "an engine in help"),
     Allowed(
-        "qir/cli/(bench|bisect|eval|passing|probe|run|targets|verb|verify)",
+        "qir/cli/(bench|bisect|eval|pass_options|probe|run|targets|verb|verify)",
         r"onnxruntime(?:\.all)?",
         "the default target in help and examples",
     ),
@@ -77,7 +77,7 @@ EXCEPTIONS = (
     Allowed("qir/calibration/preprocess", "keras|tf", "styles of `qir new preprocess`", whole=True),
     Allowed("qir/calibration/preprocess", "Keras'[^:]*", "whose preprocessing a style is"),
     Allowed(
-        "qir/testing/(history|whole)",
+        "qir/testing/(decoration|whole_language)",
         r"ort-1\.31",
         "a profile that generated programs name",
         whole=True,
@@ -388,7 +388,7 @@ PLANTED = {
     "an engine": ("qir/a.py", "if engine == 'x86': ..."),
     "a profile in a branch": ("qir/cli/group.py", "if profile == 'ort-1.31': ..."),
     "a profile in a branch of generated programs": (
-        "qir/testing/history.py",
+        "qir/testing/decoration.py",
         "if graph.name == 'ort-1.31': ...",
     ),
     "a beginning of a profile": ("qir/a.py", "name.startswith('tflite-')"),

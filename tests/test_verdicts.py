@@ -80,7 +80,7 @@ BIAS = ", bias=%b)"
 RIGHT = [
     conv(rest=")"),
     conv(rest=") |> relu"),
-    conv(w="2x2x1x1x!quant.uniform<i8:f32, 0.5>", rest=")"),  # codes that keep to the bounds
+    conv(w="2x2x1x1x!quant.uniform<i8:f32, 0.5>", rest=")"),  # integers that keep to the bounds
     "%b = constant(@b) : 2xi32 " + conv(rest=BIAS),
     "%b = constant(@b) : 2x!quant.uniform<i32:f32:0, {0.05, 0.1}> " + conv(rest=BIAS),
     f"%x = input() : 1x2x4x4x{U8} %s = constant([2, 16]) : 2xi64\n"
@@ -220,7 +220,7 @@ def test_a_target_takes_what_was_quantized_for_it_and_the_plan_says_the_same(
     assert [v for v in found if v.taken == "refused"] == []
     planned = {d.node for d in pipeline.plan(graph, target=name).decisions if d.integer}
     integer = {v.node for v in found if v.taken == "integer"}
-    # What only moves codes is integer by what stands beside it, which the plan says too.
+    # What only moves integers is integer by what stands beside it, which the plan says too.
     assert planned <= integer | {v.node for v in found if v.reason == "it computes in float"}
     assert target(name).verify(made) == []
 

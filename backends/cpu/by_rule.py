@@ -24,6 +24,7 @@ from qir.numerics import quantize as quantize_floats
 from qir.numerics.consistency import clashes
 from qir.numerics.definition import clip_range, nan_results, quantize_factor
 from qir.numerics.fields import MethodField
+from qir.numerics.stages import ReluStage, stage_function
 from qir.reference import methods
 from qir.reference.means import divisors
 from qir.reference.products import ProductKernel
@@ -239,7 +240,7 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     rule = job.rule
     assert rule is not None
     assert rule.method is not None
-    if job.epilogue and rule.stage.relu == "apart":
+    if job.epilogue and stage_function(ReluStage, rule.stage.relu).apart is not None:
         raise CannotLower("an activation is computed apart")
     lanes = rule.method.params["lanes"]
     count = 256 ** len(held)

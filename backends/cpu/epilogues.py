@@ -21,8 +21,9 @@ from qir.numerics import Affine, Rule, affine_of, multiplier
 from qir.numerics.consistency import ONE_BY_ONE, clashes
 from qir.numerics.definition import gains, result_factor
 from qir.numerics.quantize import kernel_scales
+from qir.numerics.stages import ReluStage, SumBufferStage, stage_function
 from qir.numerics.sums import Sum, accumulator_unit
-from qir.profiles import profile, quantize_query
+from qir.profiles import quantize_query
 from qir.profiles.profile import query_for_op
 from qir.reference.products import ProductKernel, is_integer_product, sum_of_bias
 from qir.reference.quantized import activation_bounds
@@ -60,10 +61,11 @@ def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epil
     none."""
     rule = job.rule
     assert rule is not None
-    by_stages = job.summand is not None or (job.epilogue and rule.stage.relu == "apart")
+    apart = stage_function(ReluStage, rule.stage.relu).apart
+    by_stages = job.summand is not None or (job.epilogue and apart is not None)
     real = job.result.type.element == F32
-    if by_stages and rule.stage.relu == "apart":
-        rule = replace(rule, requant=replace(rule.requant, multiplier="divide"))
+    if by_stages and apart is not None:
+        rule = apart(rule)
     sums = _float_rule(job, rule) if by_stages and not real else rule
     _require_rounding(rule)
     pairs = _require_sums(job, sums, weights)
@@ -137,7 +139,7 @@ def _float_rule(job: Job, rule: Rule) -> Rule:
     """Returns the rule of a product whose result stays float until a later stage is computed."""
     types = {slot: value.type for slot, value in job.operands.items()}
     result = TensorType(job.result.type.shape, F32)
-    found = profile(job.profile).resolve(query_for_op(job.op, job.attrs, types, result))
+    found = job.rules.resolve(query_for_op(job.op, job.attrs, types, result))
     return replace(found, method=None) if found.method == rule.method else found
 
 
@@ -214,8 +216,8 @@ def _finish(
     if rule.requant.zero == "before":
         parameters["offset"] = float(y.zero)
     low, high = (y.low, y.high) if by_stages else bounds_after(job, job.epilogue, y.low, y.high)
-    if summand is not None and _mixed(job, "i8", "u8") and rule.stage.sum_reads == "i8_saturated":
-        high = min(high, 127)
+    if job.summand is not None and (limit := _sum_limits(job, job.summand, rule)[1]) is not None:
+        high = min(high, limit)
     zero = y.zero if rule.requant.zero == "after" else 0
     return Epilogue(None, parameters, zero, low, high, summand=summand)
 
@@ -225,7 +227,7 @@ def bounds_after(job: Job, stages: tuple[Stage, ...], low: int, high: int) -> tu
     assert job.rule is not None
     quant = job.result.type.quant
     assert quant is not None
-    quantizes = profile(job.profile).resolve(quantize_query(quant))
+    quantizes = job.rules.resolve(quantize_query(quant))
     for stage in stages:
         ends = job.rule.stage.ends
         least, most = activation_bounds(stage.op, stage.attrs, affine_of(quant), quantizes, ends)
@@ -245,12 +247,16 @@ def _float_bounds(job: Job) -> dict[str, object]:
     return {"least": float(least), "most": float(most)}
 
 
-def _mixed(job: Job, summand: str, result: str) -> bool:
-    """Returns whether the summand and the result are stored so."""
-    assert job.summand is not None
-    return (byte_parameters(job.summand).kind, byte_parameters(job.result).kind) == (
-        summand, result,
-    )  # fmt: skip
+def _sum_limits(job: Job, summand: Value, rule: Rule) -> tuple[int | None, int | None]:
+    """Returns the highest quantized values that are read of a summand, and written of the sum.
+
+    Raises CannotLower for a sum that is written otherwise than the result is stored.
+    """
+    stage = stage_function(SumBufferStage, rule.stage.sum_reads)
+    storages = tuple(byte_parameters(value).quant.storage for value in (summand, job.result))
+    if stage.written_as(*storages) != storages[1]:
+        raise CannotLower("the summand is stored otherwise than the result")
+    return stage.read_limit(*storages), stage.write_limit(*storages)
 
 
 def _summand(job: Job, value: Value, rule: Rule) -> AddedOperand:
@@ -260,14 +266,13 @@ def _summand(job: Job, value: Value, rule: Rule) -> AddedOperand:
         raise CannotLower("the summand has another shape than the result")
     if rule.stage.sum not in ("real", "fma"):
         raise CannotLower(f"no kernel adds a summand by stage.sum = {rule.stage.sum}")
-    if rule.stage.sum_reads == "summand_type" and of.kind != byte_parameters(job.result).kind:
-        raise CannotLower("the summand is stored otherwise than the result")
+    limit, _ = _sum_limits(job, value, rule)
     unit, most = of.scale, of.high
     with np.errstate(all="ignore"):
         if rule.requant.scales != "given":
             unit = _ONE / (_ONE / unit)
-    if rule.stage.sum_reads == "i8_saturated" and _mixed(job, "u8", "i8"):
-        most = min(most, 127)
+    if limit is not None:
+        most = min(most, limit)
     return AddedOperand(value, {
         "summand_type": of.kind, "summand_zero": of.zero, "summand_most": most,
         "summand_scale": float(unit), "summand_fused": rule.stage.sum == "fma",

@@ -521,7 +521,6 @@ BIT_EXACT_OPS = frozenset(
         "sqrt",
         "square",
         "hard_sigmoid",
-        "hard_swish",
         "leaky_relu",
         "abs",
         "batch_norm",

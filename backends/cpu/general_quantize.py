@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32, I8, I16, I32, U8, U16, DType
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
-from qir.profiles.processor import on_processor
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.interpreter import rules_of, run_node
 
 from . import dynamic, plain_elements
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes, strides
@@ -126,12 +125,11 @@ def fold_constant_dequantize(b: ProgramBuilder, node: Node) -> bool:
     source = node.operands["x"]
     if source.constant is None:
         return False
-    data, computes_as = source.constant.data, profile_name_of(b.graph, node)
+    data, rules = source.constant.data, rules_of(b.graph, node).on_processor()
 
     # The reference computes the floats: with the node's own profile, not the kernels'.
     def compute() -> NDArray[np.generic]:
-        with on_processor([computes_as]):
-            (result,) = run_node(node, {"x": data}, computes_as)
+        (result,) = run_node(node, {"x": data}, rules)
         return np.asarray(result)
 
     b.fold(node.result, source, compute)

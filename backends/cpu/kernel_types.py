@@ -16,6 +16,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
 from qir.numerics import Rule
+from qir.profiles import NamedProfile
 from qir.reference.interpreter import run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -24,6 +25,7 @@ from .builder import CannotLower
 _Number = TypeVar("_Number", np.int32, np.float32)
 KERNEL_PROFILE = "native"
 """The numerics profile that the int8 kernels implement."""
+KERNEL_RULES = NamedProfile(KERNEL_PROFILE)
 Table = NDArray[np.uint8 | np.int8]
 """256 integers, indexed by the bits of an 8-bit operand."""
 
@@ -186,7 +188,7 @@ def lookup_table(
         node = graph.add_chain(resized_stages, {"x": source}, types[1])
     else:
         node = graph.add(op, {"x": source}, attrs, types=[types[1]])
-    (out,) = run_node(node, {"x": all_bytes(x)}, KERNEL_PROFILE)
+    (out,) = run_node(node, {"x": all_bytes(x)}, KERNEL_RULES)
     result: Table = np.ascontiguousarray(out)
     return result
 
@@ -208,7 +210,7 @@ def quantized_floats(floats: list[float], y: ByteParameters) -> list[int]:
     shape = (len(floats),)
     source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
     node = graph.add("quantize", {"x": source}, types=[TensorType(shape, y.quant)])
-    (out,) = run_node(node, {"x": np.array(floats, np.float32)}, KERNEL_PROFILE)
+    (out,) = run_node(node, {"x": np.array(floats, np.float32)}, KERNEL_RULES)
     return [int(c) for c in out]
 
 
@@ -227,8 +229,8 @@ class Job:
     """Parameters of the method that the node's profile names."""
     summand: Value | None = None
     """A value that the second op of the chain adds."""
-    profile: str = KERNEL_PROFILE
-    """The profile that says how the op is computed."""
+    rules: NamedProfile = KERNEL_RULES
+    """The profile that says how the op is computed, as it is on this processor."""
     rule: Rule | None = None
     """Its rule for the op, where that is another than the kernels' own."""
 

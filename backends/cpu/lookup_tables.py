@@ -20,9 +20,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.quantized_ops import CONVERSION_OPS
-from qir.profiles import profile, query_for_node
-from qir.profiles.processor import on_processor
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.profiles import query_for_node
+from qir.reference.interpreter import rules_of, run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
 from .builder import CannotLower, MeanSource, sizes
@@ -118,10 +117,8 @@ def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -
         slot: tables[v].data if v in tables else probe if slot in varying else _constant_elements(v)
         for slot, v in node.operands.items()
     }
-    computes_as = profile_name_of(graph, node)
     try:
-        with on_processor([computes_as]):
-            (image,) = run_node(node, operands, computes_as)
+        (image,) = run_node(node, operands, rules_of(graph, node).on_processor())
     except QirError:  # some byte has no result: a run says so if it comes to that byte
         return None
     return ByteTable(root, image) if image.size == 256 else None
@@ -137,9 +134,7 @@ def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     kinds = [value.type for value in (*node.operands.values(), node.result)]
     if any(kind.quant is not None and kind.quant.granularity is not None for kind in kinds):
         return False
-    name = profile_name_of(graph, node)
-    with on_processor([name]):
-        method = profile(name).resolve(query_for_node(node)).method
+    method = rules_of(graph, node).on_processor().resolve(query_for_node(node)).method
     return method is None or method.name in _POINTWISE_METHODS
 
 

@@ -18,9 +18,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.profiles import profile, query_for_node
-from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.interpreter import rules_of, run_node
 from qir.reference.quantized import with_node_rounding
 from qir.target import See
 
@@ -30,6 +29,7 @@ from . import (
     data_movement,
     elementwise,
     float64_sums,
+    float_chains,
     floats,
     gathers,
     general_quantize,
@@ -167,6 +167,7 @@ def lower(
             _add_observer_step(builder, value, see)
     for name, value in graph.outputs.items():
         _mark_output(builder, name, value)
+    builder.steps = float_chains.joined_convolutions(builder.steps)
     return builder
 
 
@@ -229,9 +230,8 @@ def _lower_single_result(b: ProgramBuilder, node: Node, job: Job) -> None:
     """Lowers an op with one result to the fastest kernel that accepts it."""
     fastest = (floats.LOWERINGS if floats.has_float_kernel(b, job) else LOWERINGS).get(job.op)
     if job.rule is not None:
-        with on_processor([job.profile]):
-            lowering = LOWERINGS[job.op] if job.op in RULED_OPS else by_rule.lower_by_rule
-            lowering(b, job)
+        lowering = LOWERINGS[job.op] if job.op in RULED_OPS else by_rule.lower_by_rule
+        lowering(b, job)
         return
     slower = SLOWER_LOWERINGS.get(job.op)
     candidates = [lowering for lowering in (fastest, slower) if lowering is not None]
@@ -268,14 +268,13 @@ def _job(b: ProgramBuilder, node: Node) -> Job:
             raise CannotLower(f"no kernel computes {job.op} |> add as one by its profile")
         return replace(job, params=params)
     except CannotLower:
-        name = profile_name_of(b.graph, node)
-        with on_processor([name]):
-            rule = profile(name).resolve(query_for_node(node))
+        rules = rules_of(b.graph, node).on_processor()
+        rule = rules.resolve(query_for_node(node))
         if job.op not in RULED_OPS and not by_rule.lowers(job.op, rule):
             raise
         if job.op in ("conv1d", "conv3d") and rule.method and rule.method.name == "as_conv2d":
             rule = replace(rule, method=None)  # lines and volumes are images here, too
-        return replace(job, profile=name, rule=rule)
+        return replace(job, rules=rules, rule=rule)
 
 
 def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
@@ -288,10 +287,9 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
         return {}  # profiles are about quantized values
     if _moves_alone(b, node):
         return {}  # whatever a profile says, bytes stay
-    name = profile_name_of(b.graph, node)
-    query = query_for_node(node)
-    with on_processor([name]):  # as the reference computes it here
-        kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), profile(name).resolve(query)
+    rules = rules_of(b.graph, node).on_processor()  # as the reference computes it here
+    name, query = rules.name, query_for_node(node)
+    kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), rules.resolve(query)
     if node.op in ("quantize", "requantize"):
         rule = with_node_rounding(rule, node.attrs)
     differing = differences(kernel_rule, rule)
@@ -332,9 +330,7 @@ def _moves_alone(b: ProgramBuilder, node: Node) -> bool:
         return False
     if known[0].granularity is not None:
         return False
-    name = profile_name_of(b.graph, node)
-    with on_processor([name]):
-        method = profile(name).resolve(query_for_node(node)).method
+    method = rules_of(b.graph, node).on_processor().resolve(query_for_node(node)).method
     return method is None or method.name == "move"
 
 
@@ -348,15 +344,14 @@ def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     outputs = [b.allocate(v) for v in node.results]
     operands = [_dtype_and_shape(node.operands[s]) for s in slots]
     results = [_dtype_and_shape(v) for v in node.results]
-    computes_as = profile_name_of(b.graph, node)
+    rules = rules_of(b.graph, node).on_processor()
 
     def call(*arrays: NDArray[np.generic]) -> None:
         # Operands go to the reference in the order of the node's slots.
         arrays_by_slot = constants | dict(zip(slots, arrays, strict=False))
         try:
-            with on_processor([computes_as]):
-                ordered = {slot: arrays_by_slot[slot] for slot in node.operands}
-                computed = run_node(node, ordered, computes_as)
+            ordered = {slot: arrays_by_slot[slot] for slot in node.operands}
+            computed = run_node(node, ordered, rules)
         except QirError as error:
             where = f" ({node.origins[0]})" if node.origins else ""
             raise type(error)(f"{node.name}{where}: {error}") from error

@@ -17,9 +17,8 @@ from qir.ir.node import Node
 from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.types import Array, TensorType
-from qir.profiles.processor import on_processor
 from qir.reference.control import FUNCTIONS as CONTROL
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.interpreter import rules_of, run_node
 from qir.reference.table import compute
 
 Sizes = tuple[int, ...]
@@ -128,10 +127,8 @@ def _fold_quantized(graph: Graph, node: Node, arrays: Mapping[str, NDArray[np.ge
     computes."""
     if sum(data.size for data in arrays.values()) > MAX_FOLDED_ELEMENTS or node.bodies:
         return False
-    computes_as = profile_name_of(graph, node)
     try:
-        with on_processor([computes_as]):
-            (data,) = run_node(node, arrays, computes_as)
+        (data,) = run_node(node, arrays, rules_of(graph, node).on_processor())
     except QirError:  # a run says so if it comes to that node
         return False
     if data.size > MAX_FOLDED_ELEMENTS:

@@ -10,7 +10,7 @@ from qir._kernels import _cpu
 from qir.errors import UsageError
 from qir.target import Observe, Target
 
-from .loaded import Loaded
+from .loaded_program import Loaded
 from .program_file import SUFFIX
 
 if TYPE_CHECKING:  # program files load without the compiler

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
-from qir.inspect.elsewhere import OtherRuntime
+from qir.inspect.child_probes import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph

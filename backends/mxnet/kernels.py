@@ -15,7 +15,7 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, gains
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.code_means import integer_mean
+from qir.reference.integer_means import integer_mean
 from qir.reference.method import (
     Integers,
     MethodCall,

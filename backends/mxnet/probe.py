@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
 from qir.errors import OpError
-from qir.inspect.elsewhere import OtherRuntime
+from qir.inspect.child_probes import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Target
 
-from .forms import remaining
+from .forms import form_report
+from .forms.copied_file import copy, files_to_copy
 from .forms.formats import converted
-from .forms.unchanged import copy, files_to_copy
 from .optimizer import effects
 from .writer import qonnx
 from .writer.graph import Dialect, to_parts
@@ -58,7 +58,7 @@ def write(
     form = replace(dialect, moves_integers=format == "qoperator")
     model, large = to_parts(converted_graph, ledger, form)
     if format is not None:
-        remaining.report_remaining(model, format, ledger, standard=dialect.standard)
+        form_report.report_remaining(model, format, ledger, standard=dialect.standard)
     # Nothing is written until the ledger is checked: a refused loss leaves no file.
     ledger.check(lossy=lossy)
     _set_metadata(model, {"qir.form": format or "", "qir.changes": _change_counts(ledger)})

@@ -17,8 +17,8 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import PluginMethod
-from qir.reference.code_means import AVERAGES
 from qir.reference.fixed_point import to_fixed_point
+from qir.reference.integer_means import AVERAGES
 from qir.reference.method import (
     Integers,
     MethodCall,

@@ -16,7 +16,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import QuantType
 
-from .asking import Attr, GraphRequest, RequestedType, RequestedTypes, TensorFlow
+from .kernel_runs import Attr, GraphRequest, RequestedType, RequestedTypes, TensorFlow
 from .writer.kernels import FUSED_OPS
 
 Array = NDArray[np.generic]

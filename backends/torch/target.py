@@ -50,7 +50,7 @@ class PyTorchTarget(Target):
     def planned(self, graph: Graph) -> Capability:
         """Returns the table without the kernels for which the profile has no claim in this
         graph."""
-        from .unclaimed import without_unclaimed
+        from .unclaimed_kernels import without_unclaimed
 
         return without_unclaimed(graph, self.capability(), self.profile)
 
@@ -59,7 +59,7 @@ class PyTorchTarget(Target):
         from qir.rewrite import run_passes
 
         from .grouping import KernelGroups
-        from .unclaimed import claimed
+        from .unclaimed_kernels import claimed
         from .whole_range import widen_bounds
 
         graph = graph.copy()

@@ -26,7 +26,7 @@ from qir.rewrite import Pass, run_passes
 from . import eager
 from .grouping import GraphLayout
 from .session import ProgramInterface, TorchSession, engine
-from .unclaimed import claimed
+from .unclaimed_kernels import claimed
 from .whole_range import widen_bounds
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import FxProgram, Handler

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError, PluginError
-from qir.inspect.elsewhere import OtherRuntime
+from qir.inspect.child_probes import OtherRuntime
 from qir.inspect.pipe import Plain
 from qir.inspect.runtimes import probes
 from qir.ir.attrs import Attr

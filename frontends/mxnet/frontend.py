@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors

@@ -24,6 +24,7 @@ from qir.passes.fold.fold_shapes import (
     computed_sizes,
     requested_shape,
 )
+from qir.profiles import NO_PROFILE
 from qir.reference.interpreter import run_node
 
 _MAX_ELEMENTS = 1 << 12
@@ -143,7 +144,7 @@ def _run(
     if node.op in SIZED_BY_OPERANDS and _may_exceed_limit(node, operands):
         return None
     try:
-        return run_node(node, operands, "")
+        return run_node(node, operands, NO_PROFILE)
     except QirError:
         return None
 

@@ -24,8 +24,8 @@ from qir.ir.types import Array
 
 from . import optional
 from .elements import tensor_proto, type_proto
-from .evaluated import prefers_runtime, why_evaluator_cannot
 from .op import MICROSOFT, attribute_type_number, subgraphs_of
+from .operator_engines import prefers_runtime, why_evaluator_cannot
 
 
 def node_proto(node: Node) -> onnx.NodeProto:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -55,8 +55,8 @@ from . import (
 )
 from .contrib import (
     attention,
-    experts,
     grouped_attention,
+    mixture_of_experts,
     multi_head_attention,
     operators,
     quantized,
@@ -84,7 +84,7 @@ _HANDLERS = {
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
     **operators.OPS,
-    **experts.OPS,
+    **mixture_of_experts.OPS,
     **recurrent.OPS,
     **qonnx_ops.OPS,
     **attention.OPS,

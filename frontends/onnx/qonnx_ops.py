@@ -17,7 +17,7 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import QuantType, TensorType, make_param, uniform
 
-from .contrib.body import BodyBuilder, add_group, named_operands
+from .contrib.group_bodies import BodyBuilder, add_group, named_operands
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from .causes import error_cause
+from .error_causes import error_cause
 
 _DEFAULT_SIGNATURE = "serving_default"
 FrozenGraph = tuple[bytes, dict[str, list[tuple[str, str]]]]

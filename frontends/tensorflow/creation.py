@@ -13,7 +13,7 @@ from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
 from .call import KeepNode, NodeCall
-from .known import MAX_KNOWN_ELEMENTS
+from .constant_evaluation import MAX_KNOWN_ELEMENTS
 from .movement import as_i64
 
 

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qir.errors import InputError
 
-from .causes import error_cause
+from .error_causes import error_cause
 from .graphdef import GraphSource, ResultPlace, parse_place, source_from
 from .messages import GraphDefMessage, SavedModelMessage
 

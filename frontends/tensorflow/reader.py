@@ -23,6 +23,7 @@ from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND, requested_shape
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
+from .constant_evaluation import KnownValues
 from .dilations import replace_dilations
 from .elements import dtype_of_number, is_type_number, shape_of, tensor_elements, type_name
 from .frames import LOOP_OP, replace_frames
@@ -34,7 +35,6 @@ from .graphdef import (
     ResultPlace,
     topological_order,
 )
-from .known import KnownValues
 from .operators import OPS
 from .ranks import inferred_shape
 from .spectra import READS_PAIRS, ComplexPair

@@ -22,8 +22,8 @@ from torch.export import ExportedProgram
 
 from qir.errors import InputError
 
-from .attempts import first_line
-from .muting import logged_errors
+from .export_errors import first_line
+from .suppressed_logs import logged_errors
 
 _SIZE_FUNCTIONS = frozenset(
     "Abs Add And CeilToInt CleanDiv Eq FloorDiv FloorToInt Ge Gt Identity IntTrueDiv Integer"

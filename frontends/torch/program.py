@@ -12,10 +12,10 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 
 from .calls import call_signature_of
-from .muting import stack_traces_of_models_only
+from .suppressed_logs import stack_traces_of_models_only
 
 _ALLOCATING = frozenset(
     f"aten.{name}"

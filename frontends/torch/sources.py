@@ -21,8 +21,7 @@ from torch.export import Dim, ExportedProgram
 from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
 from .archive import open_archive, require_intact
-from .attempts import call_pytorch
-from .muting import mute_quantized_tensor_warning, muted_logger
+from .export_errors import call_pytorch
 from .profiles import engine_chosen, profile_name, running_engine
 from .program import TorchProgram, as_program, functionalized_if_needed, mutates_views
 from .quantized_modules import (
@@ -32,9 +31,9 @@ from .quantized_modules import (
     with_functional_as_modules,
     without_observers,
 )
-from .script.assumed import Axis, assumptions, branching_axes, fixed_axes, with_fixed_axes
+from .script.assumed_sizes import Axis, assumptions, branching_axes, fixed_axes, with_fixed_axes
 from .script.interpreter import Interpreter
-from .script.opened import script_program
+from .script.module_reader import script_program
 from .script.shapes import (
     HOW_TO_GIVE_SHAPES,
     Example,
@@ -43,6 +42,7 @@ from .script.shapes import (
     stated_examples,
 )
 from .signature import stated_engine
+from .suppressed_logs import mute_quantized_tensor_warning, muted_logger
 
 _QIR_MEMBER = "qir.json"
 """The member of archives written by QIR that states the types of inputs."""

@@ -307,6 +307,11 @@ cdef extern from "floats/channels_last.h" nogil:
         int average, count_pad, x, y
     int qir_last_conv_make(uint32_t isa, const qir_last_conv *, qir_step *)
     int qir_last_depthwise_make(uint32_t isa, const qir_last_conv *, qir_step *)
+    cdef struct qir_last_chain:
+        const qir_last_conv *before
+        const qir_last_conv *middle
+        const qir_last_conv *after
+    int qir_last_chain_make(uint32_t isa, const qir_last_chain *, qir_step *)
     int qir_last_mean_make(
         uint32_t isa, size_t n, size_t pixels, size_t c, int x, int y, qir_step *
     )

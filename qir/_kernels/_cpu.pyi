@@ -290,7 +290,7 @@ class Plan(Products):
         """y = (x - mean) / sqrt(variance + eps) * gamma + beta for rows of float32.
 
         Computed in float64 and rounded once; sums are added in 16 lanes, as
-        `qir.reference.lanes` says.
+        `qir.reference.sum_order` says.
         """
 
     def real_softmax(

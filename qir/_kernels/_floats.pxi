@@ -57,6 +57,62 @@ cdef row_of(str name, str what, given, count):
     return row
 
 
+def last_conv_options(
+    *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1, first=False,
+    op=None, a=0.0, b=0.0, times=False, low=None, high=None,
+):
+    """Returns what a convolution is told by name."""
+    return (shape, kernel, stride, pad, dilation, groups), (first, op, a, b, times), (low, high)
+
+
+cdef tuple last_conv_of(str name, qir_last_conv *o, weight, bias, dict how):
+    """Fills o, but for its buffers; returns the arrays that it points to."""
+    cdef const float[::1] biases, weights
+    cdef bint first, times
+    shaped, (first, op, a, b, times), (low, high) = last_conv_options(**how)
+    shape, kernel, stride, pad, dilation, groups = shaped
+    o.s = conv_of(name, shape, kernel, stride, pad, dilation, groups)
+    lines = max(o.s.h, (o.s.oh - 1) * o.s.sh + (o.s.kh - 1) * o.s.dh + 1)
+    across = max(o.s.w, (o.s.ow - 1) * o.s.sw + (o.s.kw - 1) * o.s.dw + 1)
+    integer(name, "size of an image with its channels", o.s.c * lines * across, 1, LARGEST_IMAGE)
+    weight = row_of(name, "weight", weight, o.s.oc * (o.s.c // o.s.groups) * o.s.kh * o.s.kw)
+    weights = weight
+    o.weight, o.bias = &weights[0], NULL
+    if bias is not None:
+        bias = row_of(name, "bias", bias, o.s.oc)
+        biases = bias
+        o.bias = &biases[0]
+    o.first = first
+    if op is not None and op not in UNARY:
+        raise ValueError(f"{name}: no op {op!r} on a float; known are {', '.join(UNARY)}")
+    o.after.op, o.after.times = -1 if op is None else UNARY.index(op), times
+    o.after.how.a, o.after.how.b = number_of(name, "a", a), number_of(name, "b", b)
+    o.after.added = -1
+    o.after.bounds = bounds_of(name, low, high)
+    return weight, bias
+
+
+cdef bint is_last_depthwise(const qir_last_conv *o) noexcept:
+    taps = o.s.kh * o.s.kw
+    return o.s.groups == o.s.c == o.s.oc > 1 and taps <= QIR_SGEMM_DEPTH and not o.first
+
+
+cdef bint follows(const qir_last_conv *x, const qir_last_conv *y) noexcept:
+    """Whether y reads what x writes."""
+    same = x.s.n == y.s.n and x.s.oc == y.s.c and x.s.oh == y.s.h and x.s.ow == y.s.w
+    return same and not y.first
+
+
+cdef bint is_chain(const qir_last_chain *s) noexcept:
+    if not is_last_depthwise(s.middle) or s.before != NULL and not follows(s.before, s.middle):
+        return False
+    if s.after == NULL:
+        return True
+    single = s.after.s.kh * s.after.s.kw * s.after.s.sh * s.after.s.sw * s.after.s.groups == 1
+    whole = s.after.s.oh == s.after.s.h and s.after.s.ow == s.after.s.w
+    return follows(s.middle, s.after) and single and whole and not s.after.s.pt | s.after.s.pl
+
+
 cdef class Floats(Tensors):
     def float_linear(self, str name, x, y, weight, bias, *, rows, low=None, high=None):
         cdef qir_float_linear s
@@ -171,46 +227,53 @@ cdef class Floats(Tensors):
         traffic = 4 * (read + wrote + weights)
         self.append(name, kind, step, made, traffic, (y,), None, pixels * weights)
 
-    def float_last_conv2d(
-        self, str name, x, y, weight, bias, *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0),
-        dilation=(1, 1), groups=1, bint first=False, op=None, a=0.0, b=0.0, bint times=False,
-        added=None, low=None, high=None,
-    ):
+    def float_last_conv2d(self, str name, x, y, weight, bias, *, added=None, **how):
         cdef qir_last_conv o
         cdef qir_step step
-        cdef const float[::1] biases, weights
-        o.s = conv_of(name, shape, kernel, stride, pad, dilation, groups)
-        lines = max(o.s.h, (o.s.oh - 1) * o.s.sh + (o.s.kh - 1) * o.s.dh + 1)
-        across = max(o.s.w, (o.s.ow - 1) * o.s.sw + (o.s.kw - 1) * o.s.dw + 1)
-        integer(name, "size of an image with its channels", o.s.c * lines * across, 1,
-                LARGEST_IMAGE)
-        count = o.s.oc * (o.s.c // o.s.groups) * o.s.kh * o.s.kw
-        pixels = o.s.n * o.s.oh * o.s.ow
+        kept = last_conv_of(name, &o, weight, bias, how)
+        pixels, count = o.s.n * o.s.oh * o.s.ow, len(kept[0])
         read, wrote = o.s.n * o.s.c * o.s.h * o.s.w, pixels * o.s.oc
         o.x, o.y = self.needs(name, "x", x, 4 * read), self.needs(name, "y", y, 4 * wrote)
-        weights = row_of(name, "weight", weight, count)
-        o.weight, o.bias = &weights[0], NULL
-        if bias is not None:
-            biases = row_of(name, "bias", bias, o.s.oc)
-            o.bias = &biases[0]
-        o.first = first
-        if op is not None and op not in UNARY:
-            raise ValueError(f"{name}: no op {op!r} on a float; known are {', '.join(UNARY)}")
-        o.after.op, o.after.times = -1 if op is None else UNARY.index(op), times
-        o.after.how.a, o.after.how.b = number_of(name, "a", a), number_of(name, "b", b)
-        o.after.added = -1
         if added is not None:
             o.after.added = self.needs(name, "added", added, 4 * wrote)
-        o.after.bounds = bounds_of(name, low, high)
         kind = "float_conv2d"
-        taps = o.s.kh * o.s.kw
-        if o.s.groups == o.s.c == o.s.oc > 1 and taps <= QIR_SGEMM_DEPTH and not first:
+        if is_last_depthwise(&o):
             kind = "float_depthwise"
             made = qir_last_depthwise_make(self.bits, &o, &step)
         else:
             made = qir_last_conv_make(self.bits, &o, &step)
         traffic = 4 * (read + wrote + count)
         self.append(name, kind, step, made, traffic, (y,), None, pixels * count)
+
+    def float_last_chain(self, str name, x, y, parts, *, added=None):
+        cdef qir_last_conv[3] o
+        cdef qir_last_chain s
+        cdef qir_step step
+        parts = [*parts]
+        if len(parts) != 3 or parts[1] is None or parts[0] is parts[2] is None:
+            raise ValueError(f"{name}: a depthwise convolution wants one before or after it")
+        there = [i for i in range(3) if parts[i] is not None]
+        kept, work, traffic = [], 0, 0
+        for i in there:
+            weight, bias, how = parts[i]
+            arrays = last_conv_of(name, &o[i], weight, bias, dict(how))
+            kept.append(arrays)
+            count = len(arrays[0])
+            traffic, work = traffic + count, work + o[i].s.n * o[i].s.oh * o[i].s.ow * count
+        s.before = &o[0] if parts[0] is not None else NULL
+        s.middle, s.after = &o[1], &o[2] if parts[2] is not None else NULL
+        if not is_chain(&s):
+            raise ValueError(f"{name}: its convolutions do not follow each other")
+        first, last = min(there), max(there)
+        read = o[first].s.n * o[first].s.c * o[first].s.h * o[first].s.w
+        wrote = o[last].s.n * o[last].s.oh * o[last].s.ow * o[last].s.oc
+        o[first].x = self.needs(name, "x", x, 4 * read)
+        o[last].y = self.needs(name, "y", y, 4 * wrote)
+        if added is not None:
+            o[last].after.added = self.needs(name, "added", added, 4 * wrote)
+        made = qir_last_chain_make(self.bits, &s, &step)
+        traffic = 4 * (traffic + read + wrote)
+        self.append(name, "float_chain", step, made, traffic, (y,), None, work)
 
     def float_last_pool2d(
         self, str name, x, y, *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0),

@@ -119,6 +119,23 @@ class Floats(Tensors):
         y = bound(f(v) + added), f being `op` as in `float_unary`; with `times` it is v * f(v).
         """
 
+    def float_last_chain(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        parts: Sequence[
+            tuple[NDArray[np.float32], ArrayLike | None, Sequence[tuple[str, object]]] | None
+        ],
+        *,
+        added: int | None = None,
+    ) -> None:
+        """The bytes of two or three `float_last_conv2d`, each of which reads what the one before
+        it writes: a depthwise one, one before it, and one of one tap after it; one may be None.
+
+        A part is weights, bias and options by name. What is added is added to the last result.
+        """
+
     def float_last_pool2d(
         self,
         name: str,

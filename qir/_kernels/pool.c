@@ -7,28 +7,38 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { SPINS = 2000 /* some 50 us */ };
+enum { SPINS = 4000 /* some 100 us */, LINE = 64 /* bytes that cores hand each other at once */ };
 
-struct job {
-  qir_task_fn task;
-  void *context;
-  long tasks;
+/*
+ * A thread of the pool. A call is posted to it, and it claims the call: until then the caller may
+ * take the call back. Each transition is one atomic operation on a cache line of its own, so no
+ * lock is held while steps follow each other; only who sleeps takes it.
+ */
+enum state { IDLE, ASLEEP, POSTED, RUNNING, AWAITED /* running, and the caller sleeps */ };
+
+struct worker {
+  _Alignas(LINE) atomic_int state;
+  pthread_cond_t posted;
+};
+
+/* Tasks that one thread takes first. */
+struct range {
+  _Alignas(LINE) atomic_long next;
+  long end;
 };
 
 static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER; /* held for the length of one call */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
-static pthread_cond_t posted = PTHREAD_COND_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held by who goes to sleep or wakes */
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
-static int started;            /* threads that exist, the caller not among them */
-static int asleep;             /* of these, threads that wait for `posted` */
-static int waiting;            /* the caller waits for `finished` */
-static int wanted;             /* threads that the current call still asks for */
-static int joined;             /* threads that came to the current call: numbers them from 1 */
-static struct job job;         /* the current call */
-static int caller_core;        /* where the caller was when it posted the call; -1: unknown */
-static atomic_int working;     /* threads inside the current call */
-static atomic_uint generation; /* number of the current call */
-static atomic_long next_task;
+static struct worker workers[QIR_POOL_MAX_THREADS]; /* [0] is the caller, and unused */
+static int started;                                 /* threads that exist, the caller not counted */
+
+/* The current call: no worker that reads it runs while it is written. */
+static struct range ranges[QIR_POOL_MAX_THREADS];
+static qir_task_fn job;
+static void *job_context;
+static int sharing;     /* threads, and ranges */
+static int caller_core; /* where the caller was when it posted the call; -1: unknown */
 
 static void pause_core(void) {
 #if defined(__x86_64__)
@@ -61,42 +71,44 @@ static void step_aside(int from) {
 #endif
 }
 
-static void drain(const struct job *now, int worker) {
-  for (long task; (task = atomic_fetch_add(&next_task, 1)) < now->tasks;)
-    now->task(now->context, task, worker);
+/* The thread's own tasks in order, then what others have left. */
+static void drain(int worker) {
+  for (int i = 0; i < sharing; ++i) {
+    struct range *range = &ranges[(worker + i) % sharing];
+    if (atomic_load(&range->next) >= range->end) continue;
+    for (long task; (task = atomic_fetch_add(&range->next, 1)) < range->end;)
+      job(job_context, task, worker);
+  }
 }
 
-static void linger(unsigned seen) {
-  for (int i = 0; i < SPINS && atomic_load(&generation) == seen; ++i) pause_core();
+static int change(struct worker *worker, int from, int to) {
+  return atomic_compare_exchange_strong(&worker->state, &from, to);
 }
 
-static void *work(void *unused) {
-  (void)unused;
-  unsigned seen = 0;
+/* Claims the next call; returns whether the thread slept before. */
+static int await_call(struct worker *self) {
+  for (int i = 0; i < SPINS; ++i, pause_core())
+    if (atomic_load(&self->state) == POSTED && change(self, POSTED, RUNNING)) return 0;
+  int slept = 0;
   pthread_mutex_lock(&lock);
+  while (!change(self, POSTED, RUNNING)) {
+    if (!change(self, IDLE, ASLEEP)) continue; /* just posted */
+    slept = 1;
+    while (atomic_load(&self->state) == ASLEEP) pthread_cond_wait(&self->posted, &lock);
+  }
+  pthread_mutex_unlock(&lock);
+  return slept;
+}
+
+static void *work(void *number) {
+  struct worker *self = number;
   for (;;) {
-    int slept = 0;
-    while (atomic_load(&generation) == seen || wanted == 0) {
-      seen = atomic_load(&generation);
-      ++asleep;
-      pthread_cond_wait(&posted, &lock);
-      --asleep;
-      slept = 1;
-    }
-    seen = atomic_load(&generation);
-    --wanted;
-    const int worker = ++joined;
-    const struct job now = job;
-    const int from = slept ? caller_core : -1;
-    atomic_fetch_add(&working, 1);
-    pthread_mutex_unlock(&lock);
-    step_aside(from);
-    drain(&now, worker);
+    if (await_call(self)) step_aside(caller_core);
+    drain((int)(self - workers));
+    if (atomic_exchange(&self->state, IDLE) != AWAITED) continue;
     pthread_mutex_lock(&lock);
-    if (atomic_fetch_sub(&working, 1) == 1 && waiting) pthread_cond_signal(&finished);
+    pthread_cond_signal(&finished);
     pthread_mutex_unlock(&lock);
-    linger(seen);
-    pthread_mutex_lock(&lock);
   }
   return NULL;
 }
@@ -105,12 +117,12 @@ static void forget(void) { /* in a forked child: its parent's threads are not he
   const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
   const pthread_cond_t quiet = PTHREAD_COND_INITIALIZER;
   busy = lock = fresh;
-  posted = finished = quiet;
-  started = asleep = waiting = wanted = joined = 0;
-  atomic_store(&working, 0);
+  finished = quiet;
+  started = 0;
 }
 
 static void start(int threads) {
+  const pthread_cond_t quiet = PTHREAD_COND_INITIALIZER;
   static int watched;
   if (!watched) watched = pthread_atfork(NULL, NULL, forget) == 0;
   if (started >= threads) return;
@@ -118,18 +130,29 @@ static void start(int threads) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   for (pthread_t thread; started < threads; ++started) {
-    if (pthread_create(&thread, NULL, work, NULL) != 0) break;
+    struct worker *next = &workers[started + 1];
+    next->posted = quiet;
+    atomic_store(&next->state, IDLE);
+    if (pthread_create(&thread, NULL, work, next) != 0) break;
     pthread_detach(thread);
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void await(void) {
-  for (int i = 0; i < SPINS && atomic_load(&working) != 0; ++i) pause_core();
+static void post(struct worker *worker) {
+  if (atomic_exchange(&worker->state, POSTED) != ASLEEP) return;
   pthread_mutex_lock(&lock);
-  waiting = 1;
-  while (atomic_load(&working) != 0) pthread_cond_wait(&finished, &lock);
-  waiting = 0;
+  pthread_cond_signal(&worker->posted);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Takes the call back from a thread that has not come, or waits until it has run its tasks. */
+static void part(struct worker *worker) {
+  if (change(worker, POSTED, IDLE)) return;
+  for (int i = 0; i < SPINS && atomic_load(&worker->state) == RUNNING; ++i) pause_core();
+  if (!change(worker, RUNNING, AWAITED)) return;
+  pthread_mutex_lock(&lock);
+  while (atomic_load(&worker->state) == AWAITED) pthread_cond_wait(&finished, &lock);
   pthread_mutex_unlock(&lock);
 }
 
@@ -140,21 +163,17 @@ void qir_pool_run(long tasks, int threads, qir_task_fn task, void *context) {
     for (long i = 0; i < tasks; ++i) task(context, i, 0);
     return;
   }
-  pthread_mutex_lock(&lock);
   start(threads - 1);
-  job = (struct job){task, context, tasks};
+  sharing = threads - 1 < started ? threads : started + 1;
+  job = task;
+  job_context = context;
   caller_core = core();
-  atomic_store(&next_task, 0);
-  wanted = threads - 1 < started ? threads - 1 : started;
-  joined = 0;
-  atomic_fetch_add(&generation, 1);
-  if (asleep > 0) pthread_cond_broadcast(&posted);
-  pthread_mutex_unlock(&lock);
-  const struct job now = {task, context, tasks};
-  drain(&now, 0);
-  pthread_mutex_lock(&lock);
-  wanted = 0; /* whoever has not woken yet is not needed any more */
-  pthread_mutex_unlock(&lock);
-  await();
+  for (int i = 0; i < sharing; ++i) {
+    atomic_store_explicit(&ranges[i].next, tasks * i / sharing, memory_order_relaxed);
+    ranges[i].end = tasks * (i + 1) / sharing;
+  }
+  for (int i = 1; i < sharing; ++i) post(&workers[i]);
+  drain(0);
+  for (int i = 1; i < sharing; ++i) part(&workers[i]);
   pthread_mutex_unlock(&busy);
 }

@@ -15,7 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
-from qir.profiles import profile, query_for_node
+from qir.profiles import profile_in, query_for_node
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _ROUNDS_TO_INFINITY = FLOAT32_MAX + 2.0**103
@@ -88,7 +88,9 @@ def _overflow_of(node: Node) -> str:
 def _computes_on_floats(graph: Graph, node: Node) -> bool:
     """Returns whether a kernel dequantizes its operands and computes in float (method `reals`)."""
     profile_name = profile_name_of(graph, node)
-    method = profile(profile_name).resolve(query_for_node(node)).method if profile_name else None
+    if not profile_name:
+        return False
+    method = profile_in(graph, profile_name).resolve(query_for_node(node)).method
     return method is not None and method.name == "reals"
 
 

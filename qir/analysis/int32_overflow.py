@@ -10,7 +10,7 @@ from qir.ir.node import Node
 from qir.ir.verify.accumulators import INT32, fits_int32_by_types, products, sum_bounds
 from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.step import Product
-from qir.profiles import profile, query_for_node
+from qir.profiles import profile_in, query_for_node
 from qir.reference.constants import compute_constants
 
 
@@ -42,7 +42,7 @@ def wrap_note(graph: Graph, node: Node) -> str:
     profile_name = profile_name_of(graph, node)
     if not profile_name or not (overflow := overflow_text(graph, node)):
         return ""
-    sums_in_int32 = profile(profile_name).resolve(query_for_node(node)).acc.type == "i32"
+    sums_in_int32 = profile_in(graph, profile_name).resolve(query_for_node(node)).acc.type == "i32"
     return f", which go on where its {overflow}" if sums_in_int32 else ""
 
 

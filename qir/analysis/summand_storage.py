@@ -6,10 +6,10 @@ the other way round, the sum saturates at bounds that a sum of floats does not h
 
 from __future__ import annotations
 
-from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.profiles import profile, query_for_node
+from qir.numerics.stages import SumBufferStage, stage_function
+from qir.profiles import profile_in, query_for_node
 
 
 def saturation_note(graph: Graph, node: Node) -> str:
@@ -23,8 +23,10 @@ def saturation_note(graph: Graph, node: Node) -> str:
     beside = [v.type.quant for v in node.stage_operands(1).values()]
     if result.quant is None or not beside or beside[0] is None:
         return ""
-    rule = profile(node.profile or graph.profile).resolve(query_for_node(node))
+    rule = profile_in(graph, node.profile or graph.profile).resolve(query_for_node(node))
     summand, stored = beside[0].storage, result.quant.storage
-    if rule.stage.sum_reads == "as_is" or {summand, stored} != {I8, U8}:
+    stage = stage_function(SumBufferStage, rule.stage.sum_reads)
+    limits = stage.read_limit(summand, stored), stage.write_limit(summand, stored)
+    if stage.written_as(summand, stored) == stored and limits == (None, None):
         return ""
     return f", where its kernel stores the sum as {summand} like its summand, and saturates"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qir.cli import passing
+from qir.cli import pass_options
 from qir.cli import verb as shared
 from qir.cli.models import open_model
 from qir.cli.screen import Screen, plural
@@ -32,7 +32,7 @@ PLACE = "{}"
     "qir bisect model.onnx -p fold-batch-norm --target onnxruntime --check 'grep -q Relu {}'",
 )
 @shared.model
-@passing.passes
+@pass_options.passes
 @click.option(
     "--check",
     required=True,
@@ -75,7 +75,7 @@ def bisect(
         raise UsageError(f"--check {check!r}: {error}") from None
     if not words:
         raise UsageError("--check names no command")
-    steps = passing.parse(texts)
+    steps = pass_options.parse(texts)
     suffix = _suffix(target)
     graph = open_model(model)
     screen = Screen(quiet=quiet or as_json)
@@ -96,11 +96,11 @@ def bisect(
                 raise UsageError(f"--check {reason}: {failure}")
             return not failure
 
-        with passing.surroundings():
+        with pass_options.surroundings():
             found = search(graph, steps, good, tell=tell)
     if as_json:
         rows = [{"passes": t.passes, "rewrites": t.rewrites, "good": t.good} for t in trials]
-        names = [passing.text_of(one) for one in steps]
+        names = [pass_options.text_of(one) for one in steps]
         head = {"file": str(model), "check": check, "passes": names}
         screen.json({**head, "found": _json(found) if found else None, "trials": rows})
     elif found is None:

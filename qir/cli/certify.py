@@ -67,28 +67,27 @@ def certify(
     claims, proof, sums, differ, free, unclaimed, nudges, scales, why}}]}; least, greatest, bits and
     wraps are null where nothing bounds a sum, ties without --profiles.
     """
-    from qir.inspect.certificates import certify as certificates
-    from qir.inspect.releases import disagreements, siblings
-    from qir.profiles import resolve_profile_name
+    from qir.workflows import certify_model
 
-    asked = (name.strip() for name in profiles.split(","))
-    names = tuple(dict.fromkeys(resolve_profile_name(name) for name in asked if name))
-    graph = open_model(model)
-    found = certificates(graph, names, layer=layer, most=most, isa=isa)
-    doubts = disagreements(graph, graph.profile, siblings(graph.profile))
-    doubts = tuple(d for d in doubts if layer in (None, d.node))
+    names = [name.strip() for name in profiles.split(",") if name.strip()]
+    certified = certify_model(open_model(model), names, layer=layer, most=most, isa=isa)
     screen = Screen(quiet=quiet)
     if as_json:
-        rows = [_to_json(c) for c in found]
-        told = [asdict(d) for d in doubts]
-        head = {"file": str(model), "profiles": list(names), "releases": told}
-        screen.json({**head, "layers": rows})
+        screen.json(
+            {
+                "file": str(model),
+                "profiles": list(certified.profiles),
+                "releases": [asdict(release) for release in certified.releases],
+                "layers": [_to_json(each) for each in certified.layers],
+            }
+        )
     else:
-        _show(screen, found, names, isa)
-        for doubt in doubts:
-            where = f"{doubt.path}: {doubt.node}" if "/" in doubt.path else doubt.node
-            screen.line(f"{where}: {doubt.said}", "yellow")
-    if any(c.sums.wraps or (c.ties is not None and c.ties.differ) for c in found):
+        _show(screen, certified.layers, certified.profiles, isa)
+        for release in certified.releases:
+            is_in_body = "/" in release.path
+            where = f"{release.path}: {release.node}" if is_in_body else release.node
+            screen.line(f"{where}: {release.said}", "yellow")
+    if certified.has_findings:
         context.exit(1)
 
 

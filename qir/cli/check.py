@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
+from qir.cli.comparison import number
 from qir.cli.eval import SHARES, shown
-from qir.cli.measuring import number
 from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:

@@ -10,7 +10,13 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import count_opaque_differences, measured, number, run_all, show_measurements
+from qir.cli.comparison import (
+    count_opaque_differences,
+    measured,
+    number,
+    run_all,
+    show_measurements,
+)
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, StyledText, plural
 
@@ -144,11 +150,11 @@ def _reals(
 ) -> dict[str, Tensor]:
     """Returns results by name, dequantized."""
     from qir import pipeline
-    from qir.profiles import dequantize_by_profile, profile
+    from qir.profiles import dequantize_by_profile, profile_in
 
     results = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}
-    known = profile(graph.profile)
+    known = profile_in(graph, graph.profile)
     return {
         name: results[name]
         if quant is None or quant.dynamic

@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import number
+from qir.cli.comparison import number
 from qir.cli.models import open_model, require_distinct_files
 from qir.cli.screen import Column, Screen, float_text, percent, plural
 

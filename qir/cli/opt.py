@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qir.cli import defaults, passing
+from qir.cli import defaults, pass_options
 from qir.cli import verb as shared
 from qir.cli.models import (
     claim_files,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "qir opt quantized.onnx -p 'group{as=ort-1.31}' --dump steps -o grouped.qir",
 )
 @shared.model
-@passing.passes
+@pass_options.passes
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
 @shared.target
 @shared.format_
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     " than its pass declares, with the rewrite that moved it.",
 )
 @shared.data("Samples to validate with; without it they are drawn, by a fixed seed.")
-@passing.size
+@pass_options.size
 @shared.whole("--limit", "Validate with so many samples.", 4)
 @click.option(
     "--dump",
@@ -94,7 +94,7 @@ def opt(
 
     if (data is not None or sizes) and not validate:
         raise UsageError("--data and --size are what --validate runs on; give --validate too")
-    steps = passing.parse(texts)
+    steps = pass_options.parse(texts)
     require_distinct_files([model, data], [output, ledger_file])
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
@@ -104,7 +104,7 @@ def opt(
     ledger, journal = Ledger(), read_journal(model)
     graph = open_model(model, ledger)
     reports: list[Report] = []
-    with screen.progress("passes") as progress, passing.surroundings():
+    with screen.progress("passes") as progress, pass_options.surroundings():
 
         def after(report: Report, graph: Graph) -> None:
             reports.append(report)
@@ -118,7 +118,7 @@ def opt(
             format=form,
             ledger=ledger,
             journal=journal,
-            samples=passing.samples(graph, data, sizes, limit) if validate else (),
+            samples=pass_options.samples(graph, data, sizes, limit) if validate else (),
             dump=dump,
             after=after,
             seconds=seconds,
@@ -134,7 +134,7 @@ def opt(
                 "output": str(output),
                 "output_bytes": length,
                 "validated": validate,
-                "passes": [passing.report_json(report) for report in reports],
+                "passes": [pass_options.report_json(report) for report in reports],
                 "ledger": ledger_json(ledger),
             }
         )
@@ -143,7 +143,7 @@ def opt(
     screen.line(f"{model.name} -> {output.name} {size(length)}{validated_text}", "bold")
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
-    passing.show(screen, reports)
-    for line in passing.hints(reports):
+    pass_options.show(screen, reports)
+    for line in pass_options.hints(reports):
         screen.line(f"  {line}", "yellow")
     show_ledger(screen, ledger)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qir.cli import accuracy_goals, defaults
 from qir.cli import check as checking
-from qir.cli import defaults, goals
 from qir.cli import verb as shared
-from qir.cli.measuring import number
+from qir.cli.comparison import number
 from qir.cli.models import (
     claim_files,
     claim_model,
@@ -90,7 +90,7 @@ _VALUE = re.compile(r"%[^\s,;]+")
 )
 @shared.rules
 @shared.keep_float
-@goals.options
+@accuracy_goals.options
 @shared.dynamic
 @shared.weights
 @shared.opset
@@ -187,10 +187,10 @@ def quantize(
 
     without_samples = dynamic or weights is not None
     calibrates = data is not None and stats is None
-    goal_request = goals.GoalRequest(drop, sqnr, labels, output, calibrates)
+    goal_request = accuracy_goals.GoalRequest(drop, sqnr, labels, output, calibrates)
     goal_request.require(data, alone=without_samples, feeds=feeds, checked=wanted, force=force)
     recipe_options = target, profile or "", granularity, range_rule, scales, corrections, float_type
-    recipe = goals.read_recipe(
+    recipe = accuracy_goals.read_recipe(
         Recipe(*recipe_options, shared.all_rules(rules, floats)), recipe_file
     )
     target, profile, corrections = recipe.target, recipe.profile or None, recipe.corrections
@@ -249,7 +249,7 @@ def quantize(
             raise UsageError(f"{stats} is unfinished; qir calibrate --resume continues it")
     elif data is not None:
         defaults.require_inputs(data, graph)
-    with goals.continued(goal_request):
+    with accuracy_goals.continued(goal_request):
         outcome = quantize_model(
             graph,
             output,
@@ -293,16 +293,16 @@ def quantize(
                 "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
-                "goal": goals.to_json(search, goal_request),
+                "goal": accuracy_goals.to_json(search, goal_request),
                 "check": checking.to_json(outcome.check),
                 "ledger": ledger_json(ledger),
             }
         )
-        goals.finish(search, goal_request)
+        accuracy_goals.finish(search, goal_request)
         return
     screen.line(f"{model.name} -> {output.name} for {profile or target}", "bold")
     change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
-    searched = goals.facts(search, goal_request) if search is not None else {}
+    searched = accuracy_goals.facts(search, goal_request) if search is not None else {}
     screen.facts({**summary(plan), "size": change, **searched})
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
@@ -312,7 +312,7 @@ def quantize(
     show_ledger(screen, ledger)
     if outcome.check is not None and checked_on is not None:
         checking.show(screen, outcome.check, checked_on.path)
-    goals.finish(search, goal_request)
+    accuracy_goals.finish(search, goal_request)
 
 
 def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:

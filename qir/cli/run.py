@@ -11,7 +11,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import Parts, join, measured, number, run_each, show_measurements
+from qir.cli.comparison import Parts, join, measured, number, run_each, show_measurements
 from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.programs import is_program
 from qir.cli.screen import Column, Screen, StyledText, float_text, number_text, plural

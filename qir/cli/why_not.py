@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.ir.node import Node
     from qir.rewrite.patterns.conditions import PassReport
-    from qir.rewrite.patterns.why import WhyNot
+    from qir.rewrite.patterns.mismatch import WhyNot
 
 
 @shared.verb(
@@ -43,7 +43,7 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
     """
     from qir.rewrite.patterns.conditions import ask
     from qir.rewrite.patterns.library import find_patterns, find_places
-    from qir.rewrite.patterns.why import nearest
+    from qir.rewrite.patterns.mismatch import nearest
 
     screen = Screen()
     if places := find_places(pattern):

@@ -10,9 +10,9 @@ from qir.inspect.metrics import Metric, metric
 from qir.inspect.overflow import SumRange, overflow
 from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
 from qir.inspect.ranges import TensorRange, ranges
-from qir.inspect.sharing import sharing
 from qir.inspect.summary import ModelSummary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, settle, time_interleaved
+from qir.inspect.type_sharing import sharing
 
 __all__ = [
     "Environment",

@@ -19,7 +19,7 @@ from qir.inspect.float_sums import error_bound, has_own_order
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
-from qir.profiles.processor import on_processor
+from qir.profiles import library_of
 from qir.reference.interpreter import run
 
 Tensor: TypeAlias = NDArray[np.generic]
@@ -81,8 +81,7 @@ def first_fault(
             if not reads_left[operand]:
                 del computed[operand]
 
-    with on_processor({graph.profile, *(node.profile for node in graph if node.profile)}):
-        run(graph, inputs, observe=see)
+    run(graph, inputs, profiles=library_of(graph).on_processor(), observe=see)
     return faults[0] if faults else None
 
 

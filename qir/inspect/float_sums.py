@@ -27,7 +27,7 @@ from qir.ir.quantized_ops import source_quant_type
 from qir.ir.types import QuantType
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
-from qir.numerics.typed import map_of
+from qir.numerics.stated_parameters import map_of
 
 F32_ULP = 2.0**-24
 FUNCTION = 2.0**-20

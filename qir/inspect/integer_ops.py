@@ -15,7 +15,7 @@ from qir.ir import quantized_ops
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.quantized_ops import CONVERSION_OPS, is_integral
-from qir.profiles import profile
+from qir.profiles import profile_in
 from qir.target import target
 
 
@@ -26,7 +26,7 @@ def quantized_nodes(graph: Graph) -> dict[Node, bool]:
         for n, is_quantized in quantized_ops.quantized_nodes(graph).items()
         if not is_integral(n)
     }
-    backend = head_of(profile(graph.profile)).backend
+    backend = head_of(profile_in(graph, graph.profile)).backend
     if backend not in registry.names("qir.targets"):
         return by_form
     verdict_by_name = {

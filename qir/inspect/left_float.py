@@ -19,7 +19,7 @@ from qir.ir.node import Node
 from qir.ir.origin import Origin
 from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.passes.forms.group import kernel_text
-from qir.profiles import Profile, profile
+from qir.profiles import Profile, profile_in
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
@@ -50,10 +50,9 @@ class PredictedKernel:
     origins: tuple[Origin, ...] = ()
 
 
-def predicted_kernels(graph: Graph, profile_name: str) -> list[PredictedKernel]:
+def predicted_kernels(graph: Graph, own_profile: Profile) -> list[PredictedKernel]:
     """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
     none."""
-    own_profile = profile(profile_name)
     kernels = find_kernel_groups(graph, own_profile) if is_float(graph) else []
     return [PredictedKernel(k.last.name, kernel_text(k, own_profile), _origins(k)) for k in kernels]
 
@@ -67,7 +66,7 @@ def ops_left_float(graph: Graph) -> Iterator[FloatOp]:
 
     Of a float graph these are the ops that are in no kernel.
     """
-    own_profile = profile(graph.profile)
+    own_profile = profile_in(graph, graph.profile)
     is_float_graph = is_float(graph)
     in_kernels = (
         {n for k in find_kernel_groups(graph, own_profile) for n in k.ops}

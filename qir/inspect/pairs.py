@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from qir.ir.node import Node
 from qir.ir.verify import accumulators
 from qir.ir.verify.step import Product
-from qir.profiles import profile, profile_names, query_for_node
+from qir.profiles import ProfileLibrary, profile_names, query_for_node
 
 
 def saturating_profiles(
-    node: Node, product: Product, profiles: Sequence[str], isa: str
+    node: Node, product: Product, profiles: Sequence[str], isa: str, library: ProfileLibrary
 ) -> tuple[str, ...]:
     """Returns the profiles under which pairs of products can saturate on a processor, or the
     quantized values of a window next to zero points of weights."""
     query = query_for_node(node, isa=isa)
     names = profile_names() if query.forms else profiles
-    pairs_by_profile = {name: profile(name).resolve(query).acc.pairs for name in names}
+    pairs_by_profile = {name: library.find(name).resolve(query).acc.pairs for name in names}
     saturating = {
         mode for mode in set(pairs_by_profile.values()) if saturates_in_16_bits(mode, product)
     }

@@ -14,6 +14,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
+from qir.numerics.stages import StageFunction
 from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, core_methods
@@ -95,6 +96,7 @@ _TABLES: dict[str, tuple[type, str]] = {
     "qir.conditions": (GroupCondition, "qir.profiles.conditions.GroupCondition"),
     "qir.prepare": (PreparationStep, "qir.profiles.PreparationStep"),
     "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
+    "qir.stages": (StageFunction, "qir.numerics.stages.StageFunction"),
 }
 """What plugins of a kind are, one or several by name, and the public name of that."""
 _DERIVED: dict[str, tuple[type, str]] = {

@@ -9,10 +9,8 @@ obeys is what gets its bytes right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +26,19 @@ from qir.ir.graph import Graph
 from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ledger import Ledger
 from qir.numerics import MethodField, Rule
-from qir.numerics.fields import BLOCKS, field_types
+from qir.numerics.fields import BLOCKS, field_types, words
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, Query, choose_query, profile, profile_names, query_for_node
-from qir.profiles.library import override_profile
+from qir.profiles import (
+    Profile,
+    ProfileLibrary,
+    Query,
+    carry_profile,
+    choose_query,
+    profile,
+    profile_names,
+    query_for_node,
+)
 from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
 from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
@@ -192,11 +198,10 @@ def measure(probe: Probe) -> Measured:
     if len(known) > 1:
         nearest = min(known, key=lambda p: _total(answers_given, p, probe.grouped))
     local_profile = _on_this_processor(nearest)
-    with override_profile(local_profile) if local_profile is not nearest else nullcontext():
-        answers = [_with_predicted_graph(a, local_profile, probe.grouped) for a in answers_given]
-        readings = tuple(
-            _reading_of_op(local_profile, group) for group in _by_rule(local_profile, answers)
-        )
+    answers = [_with_predicted_graph(a, local_profile, probe.grouped) for a in answers_given]
+    readings = tuple(
+        _reading_of_op(local_profile, group) for group in _by_rule(local_profile, answers)
+    )
     return Measured(
         probe.name,
         probe.backend,
@@ -260,6 +265,7 @@ def _with_predicted_graph(
         return answer
     ungrouped = answer.apart or answer.graph
     graph = ungrouped.copy()
+    carry_profile(graph, assumed)
     Group(assumed.name).run(graph, Ledger())
     return replace(answer, graph=graph, apart=ungrouped)
 
@@ -277,18 +283,22 @@ def _total(answers: Sequence[_RuntimeAnswer], assumed: Profile, grouped: bool) -
     """Returns how many elements a profile gets wrong in all."""
     total = 0
     for answer in answers:
-        differences = _count_differences(
-            _with_predicted_graph(answer, assumed, grouped), assumed.name
-        )
+        differences = _count_differences(_with_predicted_graph(answer, assumed, grouped), assumed)
         total += answer.given.size if differences is None else differences[0]
     return total
 
 
-def _count_differences(answer: _RuntimeAnswer, name: str) -> tuple[int, int] | None:
+def _count_differences(answer: _RuntimeAnswer, assumed: Profile) -> tuple[int, int] | None:
     """Returns how many elements a profile gets wrong, and by how much; None for what it cannot
     compute."""
     try:
-        predicted = next(iter(run(answer.graph, answer.case.feeds, profile=name).values()))
+        results = run(
+            answer.graph,
+            answer.case.feeds,
+            profile=assumed.name,
+            profiles=ProfileLibrary().with_profile(assumed),
+        )
+        predicted = next(iter(results.values()))
     except QirError:
         return None
     actual = answer.given
@@ -313,17 +323,16 @@ def _count_under_change(
     entry = RuleEntry((op_with_rule(op),), When(), change)
     other = Profile(ProfileHead(name, assumed.name), {}, (entry,), (), assumed, "")
     total = 0
-    with override_profile(other):
-        for number, answer in enumerate(answers):
-            differences = _count_differences(answer, name)
-            if differences is None:
-                return None
-            total += differences[0]
-            if total > limit:
-                # The answer that ruled this change out will likely rule out the next: it is asked
-                # first.
-                answers.insert(0, answers.pop(number))
-                break
+    for number, answer in enumerate(answers):
+        differences = _count_differences(answer, other)
+        if differences is None:
+            return None
+        total += differences[0]
+        if total > limit:
+            # The answer that ruled this change out will likely rule out the next: it is asked
+            # first.
+            answers.insert(0, answers.pop(number))
+            break
     return total
 
 
@@ -331,7 +340,7 @@ def _reading_of_op(assumed: Profile, answers: Sequence[_RuntimeAnswer]) -> OpRea
     """Returns one op measured field by field, and explained where the file does not."""
     first = answers[0]
     rule = assumed.resolve(first.query)
-    differences = [_count_differences(a, assumed.name) for a in answers]
+    differences = [_count_differences(a, assumed) for a in answers]
     differ = sum(
         a.given.size if f is None else f[0] for a, f in zip(answers, differences, strict=True)
     )
@@ -397,7 +406,7 @@ def _group_reading(
             assert graph is not None
             if counts[label] > differ:
                 continue
-            differences = _count_differences(replace(answer, graph=graph), assumed.name)
+            differences = _count_differences(replace(answer, graph=graph), assumed)
             counts[label] += answer.given.size if differences is None else differences[0]
     return (_reading("group", _LISTED, counts),)
 
@@ -511,8 +520,8 @@ def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
         yield from (m for m in _methods(op) if m != value)
         return
     kind = field_types(block)[name]
-    if get_origin(kind) is Literal:
-        yield from (v for v in get_args(kind) if v != value)
+    if known := words(kind):
+        yield from (v for v in known if v != value)
     elif isinstance(value, bool):
         yield not value
     elif key == ("bias", "overflow"):

@@ -10,7 +10,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, profile, profile_names, query_for_node
+from qir.profiles import Profile, profile, profile_in, profile_names, query_for_node
 from qir.profiles.profile import differences
 
 
@@ -50,7 +50,7 @@ def disagreements(graph: Graph, name: str, others: Sequence[str]) -> tuple[Disag
 
     The graph is grouped as that profile groups it; `others` are profiles of other releases.
     """
-    own_profile, other_profiles = profile(name), [profile(n) for n in others if n != name]
+    own_profile, other_profiles = profile_in(graph, name), [profile(n) for n in others if n != name]
     if not other_profiles or not _ops(graph) & _suspects(own_profile, other_profiles):
         return ()
     # The caller's graph stays as it is: grouping serves the comparison alone.

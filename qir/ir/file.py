@@ -28,6 +28,7 @@ from qir.errors import InputError, QirError
 from qir.ir.array_text import stored_texts
 from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import ArrayData, LazyArray, iter_pieces
+from qir.ir.node import EMPTY_TABLE, CarriedProfile
 from qir.ir.text import array_table, parse, print_graph
 
 VERSION = 2
@@ -139,13 +140,16 @@ def graph_bytes(graph: Graph) -> bytes:
         return place.read_bytes()
 
 
-def graph_of(data: bytes) -> Graph:
-    """Returns the graph of a file's bytes; InputError as `read`."""
+def graph_of(data: bytes, profiles: Mapping[str, CarriedProfile] = EMPTY_TABLE) -> Graph:
+    """Returns the graph of a file's bytes, which carries the profiles; InputError as `read`."""
     with TemporaryFile() as file:
         file.write(data)
         file.flush()
         file.seek(0)
-        return _read(file, check=True).graph
+        graph = _read(file, check=True).graph
+    for profile in profiles.values():
+        graph.carry_profile(profile)
+    return graph
 
 
 def texts(path: Path) -> Mapping[str, str]:

@@ -16,9 +16,9 @@ from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.calls import check_chain, check_operand, check_slots, infer_result_types
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.inlining import extract, merge
-from qir.ir.node import EMPTY_TABLE, Node, Stage, Value, with_entry
+from qir.ir.node import EMPTY_TABLE, CarriedProfile, Node, Stage, Value, with_entry
 from qir.ir.ops import spec
 from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.origin import Lineage, Origin
@@ -80,11 +80,14 @@ class Graph(Structure):
 
     def __reduce_ex__(
         self, protocol: SupportsIndex
-    ) -> tuple[Callable[[bytes], Graph], tuple[bytes]]:
-        """For pickle: the bytes of a `.qir` file."""
+    ) -> tuple[
+        Callable[[bytes, Mapping[str, CarriedProfile]], Graph],
+        tuple[bytes, Mapping[str, CarriedProfile]],
+    ]:
+        """For pickle: the bytes of a `.qir` file, and the profiles that it carries."""
         from qir.ir.file import graph_bytes, graph_of
 
-        return graph_of, (graph_bytes(self),)
+        return graph_of, (graph_bytes(self), dict(self.own_profiles))
 
     @property
     def profile(self) -> str:
@@ -225,7 +228,9 @@ class Graph(Structure):
 
     def _hold(self, node: Node, bodies: Mapping[str, Graph]) -> None:
         for name, body in bodies.items():
+            self._outermost()._own_profiles |= body._own_profiles
             body._holder, body._name = self, name
+            body._own_profiles = {}
         if bodies:
             self._bodies[node] = bodies
             node._bodies = bodies
@@ -247,6 +252,7 @@ class Graph(Structure):
                 raise GraphError(f"{op}: the graph of {name} has a place already; copy it first")
             # Reading the property is the check: it raises GraphError where there is no output.
             body.output  # noqa: B018 - raises where there is none
+            self._check_profiles(body._own_profiles.values())
         # A fused body's inputs are bound by name, since a group has the slots of its stages.
         if op == "fused" and [v.name for v in bodies["body"].inputs] != list(operands):
             names = ", ".join(v.name for v in bodies["body"].inputs)
@@ -365,6 +371,7 @@ class Graph(Structure):
         """
         profiles = (graph.profile for graph in self._holders())
         out = Graph(self.name, next(filter(None, profiles), "native"))
+        out._own_profiles = dict(self.own_profiles)
         ends = [[self._named(value) for value in values] for values in (inputs, outputs)]
         extract(self, out, *ends)
         return out
@@ -542,6 +549,7 @@ class Graph(Structure):
     def copy(self) -> Graph:
         """Returns another graph, equal to this one; arrays, which are read-only, are shared."""
         out = Graph(self.name, self.profile)
+        out._own_profiles = dict(self.own_profiles)
         copies: dict[Value, Value] = {}
         for node in self:
             node_copy = Node(node._op, node._attrs, node._origins, node._profile, node._stages)

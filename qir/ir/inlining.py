@@ -95,6 +95,8 @@ def inline(
     changed; a name that is taken gets a number. Nodes keep their profile; those without an origin
     get the one of `before`.
     """
+    for carried in body.own_profiles.values():
+        graph.carry_profile(carried)
     copies = dict(zip(body.inputs, given, strict=True))
     profile = body.profile or (before.profile if before else None) or ""
     # Nodes that the graph's own profile covers name none, so that a change of it reaches them.

@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Never, Protocol, SupportsIndex, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    NamedTuple,
+    Never,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+)
 
 from qir.errors import GraphError
 from qir.ir import attrs as attributes
@@ -62,8 +70,24 @@ class Use(NamedTuple):
     slot: str
 
 
+RewriteFilter: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
+"""Returns whether a rewrite is allowed, from the pass, the rewrite and its nodes, root first."""
+
+
+class CarriedProfile(Protocol):
+    """A profile as a graph carries it; every one is a `qir.profiles.Profile`."""
+
+    @property
+    def name(self) -> str:
+        """The name by which the graph and its nodes mean it."""
+
+    @property
+    def text(self) -> str:
+        """The text of its file."""
+
+
 class GraphLike(Protocol):
-    """A graph as a node sees the bodies it holds; every one is a `Graph`."""
+    """A graph as its nodes see it, and the bodies they hold; every one is a `Graph`."""
 
     @property
     def name(self) -> str:
@@ -72,6 +96,14 @@ class GraphLike(Protocol):
     @property
     def profile(self) -> str:
         """The profile of nodes that name none."""
+
+    @property
+    def own_profiles(self) -> Mapping[str, CarriedProfile]:
+        """The profiles that the program carries, by name."""
+
+    @property
+    def rewrite_filter(self) -> RewriteFilter | None:
+        """What is asked before each rewrite while passes run; None: all are allowed."""
 
     def __iter__(self) -> Iterator[Node]: ...
 
@@ -190,6 +222,7 @@ class Node(_Part):
         "_attrs",
         "_bodies",
         "_fallback",
+        "_graph",
         "_inner",
         "_next",
         "_op",
@@ -223,6 +256,7 @@ class Node(_Part):
         self._schemes: Mapping[str, Scheme] = EMPTY_TABLE
         self._inner: Mapping[str, Element] = EMPTY_TABLE
         self._bodies: Mapping[str, GraphLike] = EMPTY_TABLE
+        self._graph: GraphLike | None = None
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
@@ -232,6 +266,11 @@ class Node(_Part):
     def op(self) -> str:
         """The name of its op."""
         return self._op
+
+    @shown
+    def graph(self) -> GraphLike | None:
+        """The graph that it is part of, or was until it was removed."""
+        return self._graph
 
     @shown
     def results(self) -> tuple[Value, ...]:

@@ -16,7 +16,7 @@ from qir.ir.attrs import Attr
 from qir.ir.attrtext import read_attr
 from qir.ir.dims import known_shape
 from qir.ir.dtype import DType
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value

@@ -17,7 +17,7 @@ import networkx as nx
 from qir.arguments import checked_methods
 from qir.errors import GraphError
 from qir.ir import store
-from qir.ir.node import Node, Use, Value
+from qir.ir.node import CarriedProfile, Node, RewriteFilter, Use, Value
 from qir.ir.order import Order
 from qir.ir.types import TensorType
 
@@ -39,6 +39,10 @@ class Structure:
         # `_most` edits are allowed (a pass that never ends is stopped by it); `_kept` counts the
         # pass runs that work on a copy, during which this graph may not change.
         self._edits, self._most, self._kept = 0, float("inf"), 0
+        # The runner sets it while passes run; a copy has none.
+        self._rewrite_filter: RewriteFilter | None = None
+        # Of a whole program; bodies have those of what holds them.
+        self._own_profiles: dict[str, CarriedProfile] = {}
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self._order)
@@ -73,6 +77,52 @@ class Structure:
     def version(self) -> int:
         """A number that every edit raises, also one of a body; caches are keyed by it."""
         return self._edits
+
+    @property
+    def own_profiles(self) -> Mapping[str, CarriedProfile]:
+        """The profiles that the program carries, by name; others are those installed.
+
+        A body has those of the graph that holds it.
+        """
+        return MappingProxyType(self._outermost()._own_profiles)
+
+    def carry_profile(self, profile: CarriedProfile, *, replace: bool = False) -> bool:
+        """Adds a profile, which the program means by its name from then on; says if it is new.
+
+        Raises GraphError where it carries another by that name, unless `replace`.
+        """
+        self._free()
+        if not replace:
+            self._check_profiles((profile,))
+        own_profiles = self._outermost()._own_profiles
+        is_new = own_profiles.get(profile.name) is not profile
+        if is_new:
+            own_profiles[profile.name] = profile
+            self._touch()
+        return is_new
+
+    def _check_profiles(self, profiles: Iterable[CarriedProfile]) -> None:
+        own_profiles = self._outermost()._own_profiles
+        for profile in profiles:
+            known = own_profiles.get(profile.name, profile)
+            if known is not profile and (known != profile or known.text != profile.text):
+                raise GraphError(f"graph {self.name} carries another profile {profile.name}")
+
+    def _outermost(self) -> Structure:
+        graph = self
+        while graph._holder is not None:
+            graph = graph._holder
+        return graph
+
+    @property
+    def rewrite_filter(self) -> RewriteFilter | None:
+        """What is asked before each rewrite: its own, or the nearest of the graphs that hold it."""
+        graph: Structure | None = self
+        while graph is not None:
+            if graph._rewrite_filter is not None:
+                return graph._rewrite_filter
+            graph = graph._holder
+        return None
 
     def has(self, name: str) -> bool:
         """Returns whether a value of that name exists."""
@@ -210,6 +260,7 @@ class Structure:
                 raise GraphError(f"{node._op}: %{value._name} is made after {before.name}")
         names = self._names(node._op, name, len(kinds))
         # From here on nothing raises: an edit happens whole or not at all.
+        node._graph = self  # type: ignore[assignment]  # every structure is a graph
         self._order.insert(node, before)
         store.put(self._store, node, operands)
         if len(kinds) == 1:

@@ -17,7 +17,7 @@ from qir.numerics.quantize import (
     scale_sum,
 )
 from qir.numerics.ranges import NAMED_RULES, choose
-from qir.numerics.typed import map_of
+from qir.numerics.stated_parameters import map_of
 
 __all__ = [
     "NAMED_RULES",

@@ -9,6 +9,7 @@ from qir.errors import ProfileError
 from qir.ir.ops import spec
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import SECOND_ROUNDINGS
+from qir.numerics.stages import ReluStage, SumStage, stage_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,13 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
 
 
 def _stages(rule: Rule) -> Iterator[Clash]:
-    if rule.stage.relu == "apart" and rule.requant.multiplier in _INTEGER_MULTIPLIERS:
+    # Every conversion asks this: functions are looked up for few multipliers only.
+    is_whole = rule.requant.multiplier in _INTEGER_MULTIPLIERS
+    if is_whole and stage_function(ReluStage, rule.stage.relu).apart is not None:
         why = "sums become floats where an activation follows; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.relu", "requant.multiplier"), why)
-    if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_INTEGER_MULTIPLIERS, "divide"):
+    is_step = is_whole or rule.requant.multiplier == "divide"
+    if is_step and stage_function(SumStage, rule.stage.sum).in_result_units:
         why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.sum", "requant.multiplier"), why)
 

@@ -11,7 +11,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from qir import registry
 from qir.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class StageWords:
+    """The words of a field of `stage`, each the name of a function: entry points of `qir.stages`
+    have them as `FIELD.WORD`."""
+
+    field: str
+
+    def words(self) -> tuple[str, ...]:
+        """Returns all that a profile may say."""
+        prefix = f"{self.field}."
+        names = registry.entries("qir.stages", object)
+        return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+    def has(self, word: str) -> bool:
+        """Returns whether a profile may say that."""
+        return registry.entry("qir.stages", object, f"{self.field}.{word}") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,28 +305,29 @@ class Requant:
 
 @dataclass(frozen=True, slots=True)
 class StageField:
-    """What a kernel's later stages work on."""
+    """What a kernel's later stages work on. A word is the name of a function (`qir.stages`), but of
+    `other`, which says whose function computes an activation."""
 
-    relu: Literal["real", "zero_code", "apart"] = "real"
+    relu: Annotated[str, StageWords("relu")] = "real"
     """Of float values, or of quantized values at the zero point: the same, for rounding is
     monotone. `apart`: sums are dequantized first where an activation follows, which are brought to
     the result's scale after it."""
-    sum: Literal["real", "fma", "ratio"] = "real"
+    sum: Annotated[str, StageWords("sum")] = "real"
     """`real`: what the summand's quantized values mean is added to floats, `fma` with one rounding;
     `ratio`: its quantized values times the ratio of its scale to the result's are added in units of
     the result, in one rounding where that is float32."""
-    sum_reads: Literal["as_is", "i8_saturated", "summand_type"] = "as_is"
+    sum_reads: Annotated[str, StageWords("sum_reads")] = "as_is"
     """`i8_saturated`: of summand and result, where one is i8, the unsigned one ends at 127: both
     are in one i8 buffer. `summand_type`: the buffer is of the summand's type, u8 or i8: the sum is
     cut to its quantized values, and their bytes are the result's."""
     other: Literal["float", "table", "method"] = "float"
     """Other activations: in float; on quantized values, of which each has its entry; or as the op's
     own rule says."""
-    ends: Literal["quantize", "away", "even"] = "quantize"
+    ends: Annotated[str, StageWords("ends")] = "quantize"
     """How the bounds of a clamping activation are quantized. `quantize`: by the rule for floats.
     Otherwise they are divided by the scale in float32: `away` rounds half away from zero, then adds
     the zero point; `even` adds it first, then rounds to nearest even."""
-    curves: Literal["rounded", "steps"] = "rounded"
+    curves: Annotated[str, StageWords("curves")] = "rounded"
     """`steps`: silu and mish are computed as oneDNN's vectors do, in float32 step by step; else
     each is rounded once."""
 
@@ -370,11 +390,23 @@ def field_types(block: str) -> dict[str, object]:
     return dict(get_type_hints(BLOCKS[block], include_extras=True))
 
 
+def words(kind: object) -> tuple[str, ...]:
+    """Returns the words that a field may be, where they can be listed; else nothing."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return next((e.words() for e in _extras(kind) if isinstance(e, StageWords)), ())
+
+
+def _extras(kind: object) -> tuple[object, ...]:
+    """Returns what a type in the table is annotated with."""
+    return getattr(kind, "__metadata__", ())
+
+
 def said(kind: object) -> str:
     """Returns the values of a field, as an error says them."""
-    if get_origin(kind) is Literal:
-        return ", ".join(str(v) for v in get_args(kind))
-    for extra in getattr(kind, "__metadata__", ()):
+    if known := words(kind):
+        return ", ".join(known)
+    for extra in _extras(kind):
         if isinstance(extra, Shape):
             return extra.said
     return "true, false" if kind is bool else "a number, or a table of numbers by storage type"
@@ -399,8 +431,14 @@ def fits(kind: object, value: object) -> bool:
         return isinstance(value, str) and value in get_args(kind)
     if kind is bool:
         return isinstance(value, bool)
-    shape = next((e for e in getattr(kind, "__metadata__", ()) if isinstance(e, Shape)), None)
-    return shape is not None and isinstance(value, str) and shape.fits(value)
+    if not isinstance(value, str):
+        return False
+    for extra in _extras(kind):
+        if isinstance(extra, Shape):
+            return extra.fits(value)
+        if isinstance(extra, StageWords):
+            return extra.has(value)
+    return False
 
 
 def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:

@@ -23,6 +23,7 @@ from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
 from qir.numerics.quantize import kernel_scales, multiplier
 from qir.numerics.rounding import ROUNDINGS, fma
+from qir.numerics.stages import SumStage, stage_function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,10 +119,7 @@ def quantize_sum(of: Sum, y: Affine, flat: Affine, summand: AddedTensor | None =
 def _add_summand(
     scaled: Floats, summand: AddedTensor, scale: Floats, gain: Floats, rule: Rule
 ) -> Floats:
-    """Sums and a summand in units of the result, by the ratio of scales, or of gains.
-
-    float32 is multiplied and added in one rounding.
-    """
+    """Sums and a summand in units of the result, by the ratio of scales, or of gains."""
     kind = scaled.dtype
     summand_scale, zero = summand.of.along(summand.codes.ndim)
     steps = (summand.codes.astype(np.int64) - zero).astype(kind)
@@ -131,9 +129,7 @@ def _add_summand(
         )
     else:
         ratio = in_result_units(summand_scale.astype(kind), scale, gain, rule)
-    if kind == F32:
-        return fma(*np.broadcast_arrays(steps, ratio.astype(F32), scaled))
-    return np.asarray(scaled + steps * ratio.astype(kind))
+    return stage_function(SumStage, rule.stage.sum).add(scaled, steps, ratio.astype(kind))
 
 
 def quantize_floats(values: Floats, y: Affine, rule: Rule) -> Integers:

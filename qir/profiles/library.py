@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -22,7 +20,7 @@ from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_par
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, declared_ends, named_scales
-from qir.numerics.typed import map_of
+from qir.numerics.stated_parameters import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query
 
@@ -53,20 +51,17 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
-_OVERRIDES: ContextVar[Mapping[str, Profile]] = ContextVar(
-    "overrides", default=MappingProxyType({})
-)
-"""Profiles that replace others of their name in this thread or task."""
-_UNINSTALLED_PROFILES: dict[str, Profile] = {}
-"""Profiles without an installed file: from a model file, or set by `override_profile`."""
+_REPLACED: dict[str, Profile] = {}
+"""Profiles that stand in for installed ones inside `override_profile`, which tests alone use."""
 
 
 def profile(name: str) -> Profile:
-    """Returns the profile of that name, ours or a plugin's; raises ProfileError if there is
-    none."""
-    # Overrides of this task first, then what a model file or the caller brought, then installed
-    # files.
-    return _OVERRIDES.get().get(name) or _UNINSTALLED_PROFILES.get(name) or _installed(name)
+    """Returns the installed profile of that name, ours or a plugin's; raises ProfileError if there
+    is none.
+
+    A graph may carry others: `profile_in` finds those too.
+    """
+    return _REPLACED.get(name) or _installed(name)
 
 
 _READ_PROFILES: dict[str, Profile] = {}
@@ -80,67 +75,60 @@ def _installed(name: str, extending: tuple[str, ...] = ()) -> Profile:
     return loaded
 
 
-def register_profile(name: str, text: str) -> bool:
-    """Registers a profile that a model file contains, unless one of that name is installed.
+def is_installed(other: Profile) -> bool:
+    """Returns whether a profile says what the installed one of its name says."""
+    if other.name in _REPLACED:
+        return _REPLACED[other.name] is other
+    if other.name not in profile_names():
+        return False
+    installed = _installed(other.name)
+    return installed is other or (installed.text == other.text and installed == other)
 
-    Returns whether the name now stands for that text. Raises ProfileError for text that is no
-    profile, and where the name means another text already: graphs that name it would compute
-    otherwise.
+
+def parse_profile(name: str, text: str) -> Profile:
+    """Reads the text of a profile that is not installed; what it extends is.
+
+    Raises ProfileError for text that is no profile.
     """
-    if name in profile_names():
-        return profile_text(name) == text
-    parsed, registered = parse(text, f"{name}.toml", profile), _UNINSTALLED_PROFILES.get(name)
-    if registered is not None and registered.text != text:
-        raise ProfileError(
-            f"profile {name} is in use with another text; give one of the two another name, or "
-            "use a process for each"
-        )
-    _UNINSTALLED_PROFILES[name] = parsed
-    return True
+    return parse(text, f"{name}.toml", profile)
 
 
-def resolve_profile_name(text: str) -> str:
-    """Returns the name of the profile that a user names, by its name or by the path of a `.toml`
-    file.
+def is_profile_file(text: str) -> bool:
+    """Whether a user names a profile by the path of its file, not by its name."""
+    return text.endswith(".toml")
 
-    The profile of a file has the name that the file says, and is known by it from then on; what it
-    extends is installed. ProfileError for a file that is no profile, or whose name is taken.
+
+def read_profile(text: str) -> Profile:
+    """Returns the profile that a user names, by its name or by the path of a `.toml` file.
+
+    The profile of a file has the name that the file says; what it extends is installed. Raises
+    ProfileError for a file that is no profile, or whose name an installed one has.
     """
-    if not text.endswith(".toml"):
-        return text
+    if not is_profile_file(text):
+        return profile(text)
     path = Path(text)
     loaded = load(path, profile)
     if not _NAME.fullmatch(loaded.name):
         raise ProfileError(f"{path.name}, line 1: {_invalid_name_text(loaded.name)}")
-    if not register_profile(loaded.name, loaded.text):
+    if loaded.name in profile_names() and profile_text(loaded.name) != loaded.text:
         raise ProfileError(
             f"{path.name}: an installed profile is named {loaded.name} and says something else; "
             f"give this one another name"
         )
-    return loaded.name
-
-
-@contextmanager
-def override_profiles(others: Mapping[str, Profile]) -> Iterator[None]:
-    """Replaces profiles by name inside the block, in this thread or task alone."""
-    token = _OVERRIDES.set({**_OVERRIDES.get(), **others})
-    try:
-        yield
-    finally:
-        _OVERRIDES.reset(token)
+    return loaded
 
 
 @contextmanager
 def override_profile(other: Profile) -> Iterator[None]:
-    """Replaces one profile by name inside the block, in all threads, to try a change."""
-    previous = _UNINSTALLED_PROFILES.get(other.name)
-    _UNINSTALLED_PROFILES[other.name] = other
+    """Replaces an installed profile by name inside the block, in all threads, to test a change."""
+    previous = _REPLACED.get(other.name)
+    _REPLACED[other.name] = other
     try:
         yield
     finally:
-        _UNINSTALLED_PROFILES.pop(other.name)
+        _REPLACED.pop(other.name)
         if previous is not None:
-            _UNINSTALLED_PROFILES[other.name] = previous
+            _REPLACED[other.name] = previous
 
 
 def _invalid_name_text(name: str) -> str:

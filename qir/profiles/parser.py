@@ -31,15 +31,15 @@ from qir.numerics.fields import (
     said,
 )
 from qir.profiles import old_heads
-from qir.profiles.conditions import conditions
-from qir.profiles.evidence import parse_counts, why_insufficient
-from qir.profiles.kernel_forms import forms, why_never
-from qir.profiles.measured import (
+from qir.profiles.claim_sources import (
     computed_differently,
     has_measured_origin,
     has_numbers,
     is_supported_by_rule,
 )
+from qir.profiles.conditions import conditions
+from qir.profiles.evidence import parse_counts, why_insufficient
+from qir.profiles.kernel_forms import forms, why_never
 from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.preparation import DEFAULT_STEPS, preparation_steps
 from qir.profiles.profile import (

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from qir.errors import ProfileError, UsageError
-from qir.profiles.library import override_profiles, profile
+from qir.errors import UsageError
 from qir.profiles.parser import INSTRUCTION_SETS
 from qir.profiles.profile import Profile
 
@@ -59,32 +56,22 @@ def _on(source: Profile, isa: str) -> Profile:
     return cached[1]
 
 
-def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]:
-    """Of these profiles the ones that are to be on a processor: on `isa`, else on this one.
-
-    Where none is named, a profile that claims nothing of this processor alone, and one that speaks
-    of a processor itself, stay as they are. UsageError for a name that is none.
-    """
+def require_instruction_set(isa: str | None) -> None:
+    """Raises UsageError for a name that is no instruction set; None is this processor's."""
     if isa is not None and isa not in INSTRUCTION_SETS:
         known = ", ".join(INSTRUCTION_SETS)
         raise UsageError(f"no instruction set {isa!r}; profiles know {known}")
+
+
+def on_processor(source: Profile, isa: str | None = None) -> Profile:
+    """Returns a profile as it is on `isa`, else on this processor; the same object each time.
+
+    Where no `isa` is given, a profile that claims nothing of this processor alone, and one that
+    speaks of a processor itself, stay as they are. UsageError for a name that is none.
+    """
+    require_instruction_set(isa)
     target_isa = isa or best_isa()
-    replacements: dict[str, Profile] = {}
-    for name in filter(None, names):
-        try:
-            source = profile(name)
-        except ProfileError:  # reported where an op needs it
-            continue
-        is_unchanged = source.isa == target_isa or (
-            isa is None and (source.isa != "any" or not depends(source, target_isa))
-        )
-        if not is_unchanged:
-            replacements[name] = _on(source, target_isa)
-    return replacements
-
-
-@contextmanager
-def on_processor(names: Iterable[str], isa: str | None = None) -> Iterator[None]:
-    """Lets profiles say for a while what they say of a processor, as `moved` finds them."""
-    with override_profiles(moved(names, isa)):
-        yield
+    is_unchanged = source.isa == target_isa or (
+        isa is None and (source.isa != "any" or not depends(source, target_isa))
+    )
+    return source if is_unchanged else _on(source, target_isa)

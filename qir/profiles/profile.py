@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from qir.ir.attrs import Attr, same
 from qir.ir.node import Node, Value
@@ -245,6 +245,17 @@ class ProfileHead:
     it extends."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
+
+
+class RuleSource(Protocol):
+    """What answers queries by rules: a profile, or the name of one."""
+
+    @property
+    def name(self) -> str:
+        """The name of the profile."""
+
+    def resolve(self, query: Query) -> Rule:
+        """Returns the rule for a query."""
 
 
 @dataclass(slots=True)

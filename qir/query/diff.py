@@ -29,8 +29,8 @@ from qir.query.alignment import (
     source_axis_orders,
 )
 from qir.query.display import parameters_text, shape
+from qir.query.distances import Measure, dequantize_for_measure, measure, number, same_bits
 from qir.query.html import rows_html
-from qir.query.measure import Measure, dequantize_for_measure, measure, number, same_bits
 from qir.query.pairing import How, Pairing, holders, ops, pair
 from qir.query.raw_integers import plain_integer_mapping
 

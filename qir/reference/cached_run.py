@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.reference.interpreter import bind_inputs, profile_name_of, run_node
+from qir.reference.interpreter import bind_inputs, profile_name_of, rules_of, run_node
 
 Tensor = NDArray[np.generic]
 Keys = dict[Value, tuple[int, int]]
@@ -82,7 +82,7 @@ class CachedRun:
         operands = {slot: self._value(v, keys, live) for slot, v in node.operands.items()}
         self.computed += node.op != "constant"
         try:
-            return run_node(node, operands, profile_name_of(graph, node))
+            return run_node(node, operands, rules_of(graph, node))
         except QirError as error:
             raise type(error)(f"{node.name}: {error}") from error
 
@@ -129,7 +129,9 @@ def _node_identity(graph: Graph, node: Node) -> Iterator[Hashable]:
     elif (constant := node.result.constant if node.op == "constant" else None) is not None:
         yield constant.digest
     else:
-        yield profile_name_of(graph, node)
+        name = profile_name_of(graph, node)
+        # Two graphs may mean different profiles by one name.
+        yield name, id(graph.own_profiles.get(name))
         # With the repr, since 1 == 1.0 == True and 0.0 == -0.0.
         yield tuple((name, value, repr(value)) for name, value in sorted(node.attrs.items()))
         yield tuple(sorted(node.inner.items()))

@@ -26,7 +26,7 @@ from qir.ir.types import (
     make_param,
 )
 from qir.numerics import Rule, choose, dequantize, map_of
-from qir.profiles import choose_query, profile
+from qir.profiles import RuleSource, choose_query
 from qir.reference.table import Operands
 
 
@@ -44,7 +44,7 @@ def resolve_companions(
     operands: Mapping[str, Value],
     arrays: Operands,
     results: tuple[TensorType, ...],
-    profile_name: str,
+    rules: RuleSource,
 ) -> Resolved:
     """Returns the op's own operands, every type with its numbers where companions give them.
 
@@ -60,10 +60,10 @@ def resolve_companions(
     if not companion_arrays:
         return Resolved(types, own_arrays, results)
     resolved_types = {
-        s: _with_companions(kind, s, companion_arrays, profile_name) for s, kind in types.items()
+        s: _with_companions(kind, s, companion_arrays, rules) for s, kind in types.items()
     }
     resolved_results = tuple(
-        _with_companions(kind, "", companion_arrays, profile_name) for kind in results
+        _with_companions(kind, "", companion_arrays, rules) for kind in results
     )
     if unread := _unused_companion(types, results, companion_arrays):
         raise OpError(f"{op}: {unread} is given, and no type asks for it")
@@ -92,15 +92,15 @@ def _unused_companion(
 
 
 def _with_companions(
-    kind: TensorType, slot: str, companions: Operands, profile_name: str
+    kind: TensorType, slot: str, companions: Operands, rules: RuleSource
 ) -> TensorType:
     if kind.quant is None or not kind.quant.dynamic:
         return kind
-    return kind.with_element(with_companion_parameters(kind.quant, slot, companions, profile_name))
+    return kind.with_element(with_companion_parameters(kind.quant, slot, companions, rules))
 
 
 def with_companion_parameters(
-    quant: QuantType, slot: str, given: Operands, profile_name: str
+    quant: QuantType, slot: str, given: Operands, rules: RuleSource
 ) -> QuantType:
     """Returns the type with the numbers that companions of a slot give; itself where there are
     none.
@@ -115,8 +115,7 @@ def with_companion_parameters(
     if "min" in parameters and "max" in parameters:
         # A companion that states a scale or zero wins over the one computed from the range.
         parameters = (
-            _parameters_of_range(quant, parameters["min"], parameters["max"], profile_name)
-            | parameters
+            _parameters_of_range(quant, parameters["min"], parameters["max"], rules) | parameters
         )
     scale, zero = quant.scale, quant.zero
     if scale is None:
@@ -200,20 +199,20 @@ def _param_count(values: Param) -> int:
 
 
 def _parameters_of_range(
-    quant: QuantType, low: NDArray[np.generic], high: NDArray[np.generic], profile_name: str
+    quant: QuantType, low: NDArray[np.generic], high: NDArray[np.generic], rules: RuleSource
 ) -> dict[str, NDArray[np.generic]]:
     """Scale and zero of a range, as the profile chooses them."""
     storage = str(quant.storage)
     granularity = "channel" if quant.granularity else "tensor"
-    rules = profile(profile_name).resolve(choose_query(storage, granularity))
+    rule = rules.resolve(choose_query(storage, granularity))
     scale, zero = choose(
         low.astype(np.float32),
         high.astype(np.float32),
         quant.storage,
-        rules.choose,
+        rule.choose,
         bounds=(quant.low, quant.high),
         symmetric=quant.zero is not None,
         grain=granularity,
-        profile=profile_name,
+        profile=rules.name,
     )
     return {"scale": np.asarray(scale), "zero": np.asarray(zero)}

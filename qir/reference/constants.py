@@ -12,6 +12,7 @@ from qir.errors import GraphError, QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.profiles import library_of
 from qir.reference.interpreter import run, run_node
 from qir.reference.table import compute_all
 
@@ -29,7 +30,7 @@ def compute_constants(
         # Pads and trilu put in zeros, which are another integer where there is a zero point.
         if spec(node.op).traits.value_preserving and node.op not in _FILLS:
             return compute_all(node.op, operands, node.attrs)
-        return run_node(node, operands, node.profile or profile)
+        return run_node(node, operands, library_of(node.graph).named(node.profile or profile))
     except QirError:
         return ()
 

@@ -16,7 +16,7 @@ from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
 from qir.numerics import NAMED_RULES, Map, accumulate, choose, dequantize, recode
 from qir.numerics.rounding import round_to_float_type
-from qir.profiles import choose_query, dequantize_query, profile
+from qir.profiles import RuleSource, choose_query, dequantize_query
 from qir.reference.companions import resolve_companions, with_companion_parameters
 from qir.reference.products import mapping_of
 from qir.reference.quantized import fake_quantize
@@ -34,7 +34,7 @@ class _Run:
     types: Mapping[str, TensorType]
     arrays: Operands
     beside: Operands
-    profile: str
+    rules: RuleSource
 
     def text(self, name: str) -> str:
         return str(self.node.attrs[name])
@@ -49,22 +49,20 @@ class _Run:
         return value if isinstance(value, DType) else None
 
 
-def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
+def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]:
     """Returns one of these ops on arrays by slot, companions among them."""
     if node.op in _PLAIN_INTEGER_PRODUCTS:
         types = {s: node.operands[s].type for s in operands}
-        return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, types, operands, operands, profile_name))
+        return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, types, operands, operands, rules))
     results = tuple(value.type for value in node.results)
     companion_arrays = {s: a for s, a in operands.items() if s != "x"}
     # These two read the integers, or the inner slot's companions: nothing is resolved for x.
     if node.op in ("recode", "fake_quantize"):
         x = {"x": operands["x"]}
         x_type = {"x": node.operands["x"].type}
-        return _FUNCTIONS[node.op](_Run(node, x_type, x, companion_arrays, profile_name))
-    resolved = resolve_companions(node.op, node.operands, operands, results, profile_name)
-    return _FUNCTIONS[node.op](
-        _Run(node, resolved.types, resolved.arrays, companion_arrays, profile_name)
-    )
+        return _FUNCTIONS[node.op](_Run(node, x_type, x, companion_arrays, rules))
+    resolved = resolve_companions(node.op, node.operands, operands, results, rules)
+    return _FUNCTIONS[node.op](_Run(node, resolved.types, resolved.arrays, companion_arrays, rules))
 
 
 def _recode(run: _Run) -> tuple[Tensor, ...]:
@@ -100,7 +98,7 @@ def _by_profile(
     """Returns a range rule of the core by its name, or the one of the node's own profile."""
     storage, granularity = str(request.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
-        rule = profile(run.profile).resolve(choose_query(storage, granularity)).choose
+        rule = run.rules.resolve(choose_query(storage, granularity)).choose
     elif name in NAMED_RULES:
         rule = NAMED_RULES[name]
     else:
@@ -114,7 +112,7 @@ def _by_profile(
         bounds=request.bounds,
         symmetric=request.symmetric,
         grain=granularity,
-        profile=run.profile,
+        profile=run.rules.name,
     )
     return scale, zero
 
@@ -124,7 +122,7 @@ def _float_values(run: _Run) -> Tensor:
     quant = run.types["x"].quant
     if quant is None:
         return run.arrays["x"]
-    rule = profile(run.profile).resolve(dequantize_query(quant))
+    rule = run.rules.resolve(dequantize_query(quant))
     return dequantize(run.arrays["x"], mapping_of(quant), rule)
 
 
@@ -178,11 +176,11 @@ def _run_fake_quantize(run: _Run) -> tuple[Tensor, ...]:
     element = node.inner.get("code")
     if not isinstance(element, QuantType):
         raise OpError("fake_quantize: the inner slot `code` has no quantized type")
-    code = with_companion_parameters(element, "code", run.beside, run.profile)
+    code = with_companion_parameters(element, "code", run.beside, run.rules)
     if code.dynamic:
         raise OpError(f"fake_quantize: code is {element}; code.scale is to give the number")
     kind = TensorType(node.operands["x"].type.shape, code)
-    return (fake_quantize(x, kind, node.attrs, run.profile),)
+    return (fake_quantize(x, kind, node.attrs, run.rules),)
 
 
 # -- products -------------------------------------------------------------------------------------

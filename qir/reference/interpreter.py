@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +20,8 @@ from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import default_input_names
 from qir.ir.quantized_ops import INNER_ROUNDING_OPS
 from qir.ir.types import TensorType
-from qir.reference import companions, control, dynamic, inner
+from qir.profiles import NamedProfile, ProfileLibrary, RuleSource, library_of
+from qir.reference import companions, control, dynamic, inner_slots
 from qir.reference.chains import run_chain
 from qir.reference.operands import contiguous, wrap_to_width
 from qir.reference.quantized import run_quantized
@@ -41,6 +42,22 @@ def profile_name_of(graph: Graph, node: Node) -> str:
     return profile_name_of(*graph.holder)
 
 
+def rules_of(graph: Graph, node: Node) -> NamedProfile:
+    """Returns the profile of a node as `profile_name_of` names it, which the graph may carry."""
+    return library_of(graph).named(profile_name_of(graph, node))
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What all nodes of one run share, those of bodies included."""
+
+    library: ProfileLibrary
+    forced: str | None = None
+    """A profile that takes the place of every one that graphs and nodes name."""
+    inside: ValueObserver | None = None
+    """Sees the values of bodies."""
+
+
 @np.errstate(all="ignore")  # infinities and NaNs are numbers here, and need no warnings
 def run(
     graph: Graph,
@@ -48,12 +65,14 @@ def run(
     *,
     values: Iterable[str] | None = None,
     profile: str | None = None,
+    profiles: ProfileLibrary | None = None,
     observe: ValueObserver | None = None,
 ) -> dict[str, Tensor]:
     """Runs a graph; gives its outputs by name, or the named values.
 
     A value of a body is named by its path, `y/body/h`; it is that of the last round. `profile`
-    replaces the graph's; `observe` sees every value of the graph itself as it is made. Values are
+    replaces the graph's, `profiles` say what names of profiles mean, by default as the graph does;
+    `observe` sees every value of the graph itself as it is made. Values are
     dropped after their last use. An optional input may be left out. Raises DataError for inputs
     that do not fit and for values that this run did not come to, OpError where an op cannot
     compute, naming the node.
@@ -70,8 +89,9 @@ def run(
         if kind.is_optional and n not in inputs
     }
     bind_inputs(graph, inputs)
+    context = RunContext(library_of(graph) if profiles is None else profiles, profile)
     if values is None:
-        results = _run(graph, inputs, profile or graph.profile, profile, observe, None)
+        results = _run(graph, inputs, profile or graph.profile, context, observe)
         return {name: results[name] for name in graph.outputs}
     requested = {name: find_value(graph, name) for name in values}
     kept_values: dict[Value, Tensor | None] = dict.fromkeys(requested.values())
@@ -84,7 +104,7 @@ def run(
         keep(value, data)
         return None if observe is None else observe(value, data)
 
-    _run(graph, inputs, profile or graph.profile, profile, see, keep)
+    _run(graph, inputs, profile or graph.profile, replace(context, inside=keep), see)
     computed = {name: kept_values[value] for name, value in requested.items()}
     for name, data in computed.items():
         if data is None:
@@ -106,13 +126,12 @@ def _run(
     graph: GraphLike,
     inputs: Mapping[str, Tensor],
     default: str,
-    forced: str | None,
+    context: RunContext,
     observe: ValueObserver | None,
-    inside: ValueObserver | None,
 ) -> dict[str, Tensor]:
     """Runs a graph or a body; nodes that name no profile follow the default.
 
-    `observe` sees its values, `inside` those of bodies within it.
+    `observe` sees its values, but not those of bodies within it.
     """
     # Values are dropped after their last use: large models would not fit otherwise.
     live: dict[Value, Tensor] = {}
@@ -124,8 +143,8 @@ def _run(
             continue
         operands = {slot: live[value] for slot, value in node.operands.items()}
         uses_left.update((value, len(value.uses)) for value in node.results)
-        profile_name = forced or node.profile or default
-        results = _node_results(node, operands, inputs, profile_name, forced, inside)
+        profile_name = context.forced or node.profile or default
+        results = _node_results(node, operands, inputs, profile_name, context)
         for value, data in zip(node.results, results, strict=True):
             replacement = None if observe is None else observe(value, data)
             live[value] = data if replacement is None else replacement
@@ -141,13 +160,12 @@ def _node_results(
     operands: Operands,
     inputs: Mapping[str, Tensor],
     profile: str,
-    forced: str | None,
-    inside: ValueObserver | None,
+    context: RunContext,
 ) -> tuple[Tensor, ...]:
     if node.op == "input" or (node.op == "constant" and node.name in inputs):
         return (np.asarray(inputs[node.name]),)
     try:
-        return run_node(node, operands, profile, forced, inside)
+        return run_node(node, operands, context.library.named(profile), context)
     except QirError as error:
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
@@ -163,17 +181,13 @@ _SIZE_ERROR = re.compile("array is too big|[Mm]aximum allowed")
 
 
 def run_node(
-    node: Node,
-    operands: Operands,
-    profile: str,
-    forced: str | None = None,
-    inside: ValueObserver | None = None,
+    node: Node, operands: Operands, rules: NamedProfile, context: RunContext | None = None
 ) -> tuple[Tensor, ...]:
     """Returns one node on arrays by slot: float values as floats, quantized values as quantized
     values, integers wrapped to their width.
 
-    `forced` is a profile that takes the place of every one that nodes within bodies name; `inside`
-    sees the values of those bodies.
+    `context` is that of the run that it is part of; without one, nodes within bodies mean the
+    profiles that they name as `rules` does.
     """
     if node.op == "constant":
         data = node.result.constant
@@ -182,7 +196,8 @@ def run_node(
     # NumPy's sums depend on strides in the last bits; contiguous operands make results depend on
     # the elements alone.
     contiguous_operands = {s: contiguous(x) for s, x in operands.items()}
-    results = _compute_node(node, contiguous_operands, profile, forced, inside)
+    context = context or RunContext(rules.library)
+    results = _compute_node(node, contiguous_operands, rules, context)
     types = [value.type for value in node.results]
     if not any(kind.dtype.is_integer and kind.quant is None for kind in types):
         return results
@@ -191,20 +206,20 @@ def run_node(
 
 
 def _compute_node(
-    node: Node, operands: Operands, profile: str, forced: str | None, inside: ValueObserver | None
+    node: Node, operands: Operands, rules: RuleSource, context: RunContext
 ) -> tuple[Tensor, ...]:
     # From the ops with a way of their own down to the plain float ops.
     if node.bodies and node.op != "foreign":
-        return _run_bodies(node, operands, profile, forced, inside)
+        return _run_bodies(node, operands, rules.name, context)
     if node.op == "foreign":
         return frontend(str(node.attrs["framework"])).run_foreign(node, operands)
     if node.stages:
-        return (run_chain(node, operands, profile),)
+        return (run_chain(node, operands, rules),)
     if node.op in dynamic.OPS:
-        return dynamic.run(node, operands, profile)
+        return dynamic.run(node, operands, rules)
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if node.op in INNER_ROUNDING_OPS and (node.inner or any(t.quant for t in types)):
-        return inner.run(node, operands, profile)
+        return inner_slots.run(node, operands, rules)
     companion_names = companions.companion_slots(node.op, operands)
     if node.op in SHAPE_OPS:
         return compute_all(
@@ -212,7 +227,7 @@ def _compute_node(
         )
     # A companion alone shows that a value is quantized, even if its type is seen elsewhere.
     if companion_names or any(t.quant for t in types):
-        return run_quantized(node, operands, profile)
+        return run_quantized(node, operands, rules)
     return compute_all(node.op, operands, node.attrs)
 
 
@@ -222,8 +237,7 @@ class _Body:
 
     graph: GraphLike
     profile: str
-    forced: str | None
-    inside: ValueObserver | None
+    context: RunContext
 
     @property
     def takes(self) -> list[TensorType]:
@@ -237,15 +251,15 @@ class _Body:
         names = [value.name for value in self.graph.inputs]
         inputs = dict(zip(names, given, strict=True))
         default = self.graph.profile or self.profile
-        made = _run(self.graph, inputs, default, self.forced, self.inside, self.inside)
+        made = _run(self.graph, inputs, default, self.context, self.context.inside)
         return [made[name] for name in self.graph.outputs]
 
 
 def _run_bodies(
-    node: Node, operands: Operands, profile: str, forced: str | None, inside: ValueObserver | None
+    node: Node, operands: Operands, profile: str, context: RunContext
 ) -> tuple[Tensor, ...]:
     """Returns a node that holds graphs: a group's body once, control as often as it says."""
-    bodies = {name: _Body(body, profile, forced, inside) for name, body in node.bodies.items()}
+    bodies = {name: _Body(body, profile, context) for name, body in node.bodies.items()}
     if node.op == "fused":
         body = bodies["body"]
         return tuple(body([operands[value.name] for value in body.graph.inputs]))

@@ -18,7 +18,7 @@ from qir.ir.types import TensorType
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.code_means import ALL_MEANS
+from qir.reference.integer_means import ALL_MEANS
 from qir.reference.method import (
     Float32Array,
     Integers,

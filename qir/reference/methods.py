@@ -22,8 +22,8 @@ from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.profiles.methods import Param, PluginMethod, fault, method_names, plugin_method
-from qir.reference import code_means, conv_of_other_ranks, means, resize, transposed, vectors
-from qir.reference.code_means import AVERAGES, GLOBAL_MEANS
+from qir.reference import conv_of_other_ranks, integer_means, means, resize, transposed, vectors
+from qir.reference.integer_means import AVERAGES, GLOBAL_MEANS
 from qir.reference.method import (
     Float32Array,
     Integers,
@@ -345,7 +345,7 @@ METHODS: Mapping[str, PluginMethod] = {
     "nearest_by_step": PluginMethod(
         nearest_by_step, ("resize_nearest",), reads=("quantize", "dequantize"), reals=True
     ),
-    **code_means.METHODS,
+    **integer_means.METHODS,
     **conv_of_other_ranks.METHODS,
     **means.METHODS,
     **transposed.METHODS,

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.lanes import lane_sum
 from qir.reference.operands import (
     Array,
     Float64Array,
@@ -16,6 +15,7 @@ from qir.reference.operands import (
     round_to_dtype,
     to_float64,
 )
+from qir.reference.sum_order import lane_sum
 
 
 @np.errstate(all="ignore")

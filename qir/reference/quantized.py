@@ -17,8 +17,9 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, AnyMap, Rule, convert, dequantize, quantize
 from qir.numerics.definition import in_scale_units
 from qir.numerics.maps import same_map
-from qir.numerics.rounding import ROUNDINGS, round_to_float_type
-from qir.profiles import profile, query_for_op
+from qir.numerics.rounding import round_to_float_type
+from qir.numerics.stages import BoundsStage, stage_function
+from qir.profiles import RuleSource, query_for_op
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolve_companions
 from qir.reference.products import (
@@ -36,10 +37,10 @@ _FILLING_OPS = frozenset({"pad", "unfold"})
 """Ops that move elements and put others, zeros, next to them."""
 
 
-def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Integers, ...]:
+def run_quantized(node: Node, operands: Operands, rules: RuleSource) -> tuple[Integers, ...]:
     """Returns one quantized op."""
     results = tuple(value.type for value in node.results)
-    resolved = resolve_companions(node.op, node.operands, operands, results, profile_name)
+    resolved = resolve_companions(node.op, node.operands, operands, results, rules)
     if _only_moves(node.op, resolved.types, resolved.results) and (
         _has_open_parameters(resolved) or len(results) > 1
     ):
@@ -47,9 +48,7 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[In
     if len(results) > 1:
         raise OpError(f"{node.op} on values of several quantized types; requantize them first")
     return (
-        run_op(
-            node.op, node.attrs, resolved.types, resolved.arrays, resolved.results[0], profile_name
-        ),
+        run_op(node.op, node.attrs, resolved.types, resolved.arrays, resolved.results[0], rules),
     )
 
 
@@ -84,24 +83,19 @@ def activation_bounds(
 
     `how` is `stage.ends` of the rule of the op before it; `rule` quantizes floats.
     """
+    stage = stage_function(BoundsStage, how)
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [
-        end if value is None else _quantized_end(np.array([value], np.float32), out, rule, how)
+        end if value is None else _quantized_end(np.array([value], np.float32), out, rule, stage)
         for value, end in ((least, out.low), (most, out.high))
     ]
     # Where min is above max, max wins, as in clip.
     return min(ends), ends[1]
 
 
-def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, mode: str) -> int:
-    if mode == "quantize":
-        return int(quantize(value, out, rule)[0])
-    with np.errstate(all="ignore"):
-        steps, zero = value / out.scale.astype(np.float32), out.zero.astype(np.float32)
-        rounded = ROUNDINGS["away"](steps.astype(np.float64))
-        quantized = rounded + zero if mode == "away" else np.rint(steps + zero)
-    return int(np.clip(quantized, out.low, out.high)[0])
+def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, stage: BoundsStage) -> int:
+    return int(np.clip(stage.quantize(value, out, rule), out.low, out.high)[0])
 
 
 def run_op(
@@ -110,19 +104,19 @@ def run_op(
     types: Mapping[str, TensorType],
     arrays: Operands,
     result: TensorType,
-    profile_name: str,
+    rules: RuleSource,
     tails: tuple[str, ...] = (),
 ) -> Integers:
     """Returns one quantized op: a conversion, a product, or the method that the profile names,
     which sees to a relu that follows where `tails` names it."""
-    rule = profile(profile_name).resolve(query_for_op(op, attrs, types, result))
+    rule = rules.resolve(query_for_op(op, attrs, types, result))
     kernel = ProductKernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
         return _run_quantize(kernel, arrays["x"])
     if op == "dequantize":
         return dequantize(arrays["x"], kernel.map("x"), rule)
     if op == "requantize" and rule.method is not None and rule.method.name == "reals":
-        return _requantize_through_floats(kernel, arrays["x"], profile_name)
+        return _requantize_through_floats(kernel, arrays["x"], rules)
     if op == "requantize":
         return _run_requantize(kernel, arrays["x"])
     # From here on: products, then ops of a named method, then ops that only move integers, and
@@ -218,7 +212,7 @@ def _run_requantize(kernel: ProductKernel, quantized: Integers) -> Integers:
 
 
 def _requantize_through_floats(
-    kernel: ProductKernel, quantized: Integers, profile_name: str
+    kernel: ProductKernel, quantized: Integers, rules: RuleSource
 ) -> Integers:
     """Quantized values to integers by the rules of dequantize and of quantize, where no kernel goes
     there."""
@@ -228,17 +222,17 @@ def _requantize_through_floats(
     if same_map(kernel.map("x"), out):
         return quantized
     float_type = x.with_element(x.quant.express)
-    floats = run_op("dequantize", {}, kernel.types, {"x": quantized}, float_type, profile_name)
+    floats = run_op("dequantize", {}, kernel.types, {"x": quantized}, float_type, rules)
     attrs = spec("quantize").complete_attrs({"round": kernel.attrs["round"]})
-    return run_op("quantize", attrs, {"x": float_type}, {"x": floats}, kernel.result, profile_name)
+    return run_op("quantize", attrs, {"x": float_type}, {"x": floats}, kernel.result, rules)
 
 
 def fake_quantize(
-    x: Integers, code: TensorType, attrs: Mapping[str, Attr], profile_name: str
+    x: Integers, code: TensorType, attrs: Mapping[str, Attr], rules: RuleSource
 ) -> Integers:
     """Float values through the integers of a type and back, as a profile's `fake_quantize` does."""
     quant = code.quant
     assert quant is not None
-    rule = profile(profile_name).resolve(query_for_op("fake_quantize", attrs, {"x": code}, code))
+    rule = rules.resolve(query_for_op("fake_quantize", attrs, {"x": code}, code))
     mapping = mapping_of(quant)
     return round_to_float_type(dequantize(quantize(x, mapping, rule), mapping, rule), x.dtype)

@@ -1,6 +1,7 @@
 """What the author of a pass needs: passes, patterns, tolerances, and the runner."""
 
 from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.mismatch import why_not
 from qir.rewrite.patterns.parser import parse_pattern
 from qir.rewrite.patterns.pattern import (
     FLOW,
@@ -57,4 +58,5 @@ __all__ = [
     "rest",
     "run_passes",
     "such",
+    "why_not",
 ]

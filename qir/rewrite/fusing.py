@@ -18,7 +18,7 @@ from qir.ir.ops.layers import INTEGER_SUM_LAYERS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
 from qir.numerics import Rule, affine_of, quantize_bias
-from qir.profiles import Profile, Query, dequantize_by_profile, profile, query_for_op
+from qir.profiles import Profile, Query, dequantize_by_profile, profile_in, query_for_op
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -106,7 +106,7 @@ class Fusing(Pass):
 
     def named(self, graph: Graph) -> Profile | None:
         """Returns the profile by which kernels compute; None in a body, which has its holder's."""
-        return profile(graph.profile) if graph.profile else None
+        return profile_in(graph, graph.profile) if graph.profile else None
 
     def known(self, graph: Graph) -> frozenset[str]:
         """Returns the ops that chains are made of."""
@@ -350,7 +350,7 @@ def has_accumulator_bias(match: ChainMatch) -> bool:
 
 def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -> None:
     anchor, last = match.head, match.last
-    kernel_profile = profile(anchor.profile) if anchor.profile else rules
+    kernel_profile = profile_in(graph, anchor.profile) if anchor.profile else rules
     operands = {
         slot: _bias_as_computed(graph, match, slot, value, kernel_profile)
         for slot, value in match.codes.items()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
-from qir.testing.chance import EVERY, FORMS, Form, Pick
 from qir.testing.conformance import (
     Check,
     check_frontend,
@@ -25,8 +24,17 @@ from qir.testing.conformance import (
     check_target,
     require,
 )
-from qir.testing.generated import random_graph, sample_inputs
-from qir.testing.odd import DTYPES, NAMES, odd_array, odd_name, odd_number, odd_quant, odd_type
+from qir.testing.edge_cases import (
+    DTYPES,
+    NAMES,
+    odd_array,
+    odd_name,
+    odd_number,
+    odd_quant,
+    odd_type,
+)
+from qir.testing.random_graphs import random_graph, sample_inputs
+from qir.testing.random_source import EVERY, FORMS, Form, Pick
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

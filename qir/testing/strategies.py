@@ -5,9 +5,9 @@ from __future__ import annotations
 from qir.errors import PluginError
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
-from qir.testing.chance import FORMS, Form, Pick
-from qir.testing.generated import build
-from qir.testing.odd import odd_type
+from qir.testing.edge_cases import odd_type
+from qir.testing.random_graphs import build
+from qir.testing.random_source import FORMS, Form, Pick
 
 try:
     from hypothesis import strategies as st

@@ -15,6 +15,7 @@ from qir.inspect.left_float import FloatOp, PredictedKernel, ops_left_float, pre
 from qir.ir.graph import Graph
 from qir.ledger import Change, Entry, Ledger
 from qir.passes.forms.group import Group
+from qir.profiles import read_profile_for
 from qir.rewrite import Report
 from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.numbering import RewriteStep
@@ -60,7 +61,8 @@ def group_model(
     wanted = Group(profile)
     real, read = is_float(graph), len(ledger)
     graph = pipeline.fold(graph, ledger, journal=journal) if real else graph
-    folded, kernels = len(ledger) - read, predicted_kernels(graph, wanted.profile)
+    kernels = predicted_kernels(graph, read_profile_for(graph, profile))
+    folded = len(ledger) - read
     done = pipeline.optimize(
         graph,
         [wanted],

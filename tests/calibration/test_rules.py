@@ -85,12 +85,12 @@ def test_the_whole_percentile_is_minmax() -> None:
 
 
 def quantization_error(x: NDArray[np.float64], low: float, high: float, levels: int) -> float:
-    """The mean squared error of codes for a range that is widened to hold zero."""
+    """The mean squared error of integers for a range that is widened to hold zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / (levels - 1)
     zero = round(-low / scale)
-    codes = np.clip(np.round(x / scale) + zero, 0, levels - 1)
-    return float(np.mean((x - (codes - zero) * scale) ** 2))
+    quantized = np.clip(np.round(x / scale) + zero, 0, levels - 1)
+    return float(np.mean((x - (quantized - zero) * scale) ** 2))
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -267,8 +267,8 @@ def test_mae_comes_close_to_the_best_range_for_the_raw_data(kind: str) -> None:
         least, most = min(least, 0.0), max(most, 0.0)
         scale = (most - least) / 255
         zero = round(-least / scale)
-        codes = np.clip(np.round(x / scale) + zero, 0, 255)
-        return float(np.mean(np.abs(x - (codes - zero) * scale)))
+        quantized = np.clip(np.round(x / scale) + zero, 0, 255)
+        return float(np.mean(np.abs(x - (quantized - zero) * scale)))
 
     found = cost(*map(float, mae(summary_of(x.astype(np.float32)))))
     grid = np.linspace(1, 0.02, 20)

@@ -21,7 +21,7 @@ from .fusion import sums_before
 from .networks import Network
 from .runtime import optimized, producer, run
 
-# Ops that only move codes, whose result has the type of their operand.
+# Ops that only move integers, whose result has the type of their operand.
 MOVES = ("MaxPool", "Reshape", "Flatten", "Transpose")
 
 
@@ -81,7 +81,7 @@ def with_outputs(proto: onnx.ModelProto, kinds: dict[str, int]) -> onnx.ModelPro
 
 
 def qoperator_differences(q: Quantized) -> tuple[list[Difference], int]:
-    """QOperator form, optimizer off: the reference and the kernels, every tensor of codes.
+    """QOperator form, optimizer off: the reference and the kernels, every tensor of integers.
 
     Gives the differences, and how many tensors were compared.
     """
@@ -106,7 +106,7 @@ def _is_inside(name: str, graph: Graph) -> bool:
 
 
 def qdq_differences(q: Quantized) -> tuple[list[Difference], int]:
-    """QDQ form, optimizer on, one tensor of codes made an output at a time.
+    """QDQ form, optimizer on, one tensor of integers made an output at a time.
 
     Tensors that a float sum of onnxruntime's decides are not compared. Gives the differences, and
     how many tensors were compared.

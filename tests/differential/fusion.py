@@ -26,20 +26,20 @@ ONE_WAY = frozenset(
 Resize is here the one that takes the nearest element.
 """
 INTEGER = ("DequantizeLinear", "QGemm", "MatMulIntegerToFloat", "NhwcMaxPool")
-"""Those that take codes and are no QLinear operators."""
+"""Those that take integers and are no QLinear operators."""
 
 
 @dataclass
 class Report:
-    """What a model showed, its codes made outputs one at a time."""
+    """What a model showed, its integers made outputs one at a time."""
 
     differences: list[Difference] = field(default_factory=list)
     regrouped: list[str] = field(default_factory=list)
-    """Tensors that one of the two computes on codes and the other in float."""
+    """Tensors that one of the two computes on integers and the other in float."""
     fused: Counter[str] = field(default_factory=Counter)
     real: Counter[str] = field(default_factory=Counter)
     open: int = 0
-    """Tensors behind a float sum that is fused as soon as its own codes are an output."""
+    """Tensors behind a float sum that is fused as soon as its own integers are an output."""
 
     def merge(self, other: Report) -> None:
         """Adds another's findings."""
@@ -58,9 +58,9 @@ def grouped(proto: onnx.ModelProto, profile: str = PROFILE) -> Graph:
 
 
 def examine(model: Model, profile: str = PROFILE) -> Report:
-    """Holds QIR's prediction against onnxruntime for each tensor of codes.
+    """Holds QIR's prediction against onnxruntime for each tensor of integers.
 
-    Where onnxruntime computed in float with sums in its own order, its codes are handed on to
+    Where onnxruntime computed in float with sums in its own order, its integers are handed on to
     both from there, so that every fused operator is compared on its own.
     """
     report = Report()
@@ -115,7 +115,7 @@ def _real_results(model: Model, part: Model, profile: str, report: Report) -> No
 
 
 def _source(proto: onnx.ModelProto, name: str) -> str:
-    """The float operators of the model that lead to a tensor of codes."""
+    """The float operators of the model that lead to a tensor of integers."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     ops, node = [], producers.get(producers[name].input[0])
     while node is not None and node.op_type not in ("DequantizeLinear", "QuantizeLinear"):
@@ -125,7 +125,7 @@ def _source(proto: onnx.ModelProto, name: str) -> str:
 
 
 def sums_before(proto: onnx.ModelProto, maker: onnx.NodeProto, *, through: bool) -> bool:
-    """Whether float sums, or functions, stand between a node's result and the codes before it.
+    """Whether float sums, or functions, stand between a node's result and the integers before it.
 
     `through`: or anywhere before it.
     """

@@ -70,10 +70,10 @@ class Program:
         zero = int(self.rng.integers(low + 90, high - 90)) | 1
         return uniform(dtype(self.storage), F(scale), zero)
 
-    def codes(
+    def integers(
         self, shape: tuple[int, ...], quant: QuantType, reach: int = 4, share: float = 0.25
     ) -> Value:
-        """An input of codes near zero, and in every second row others too, dequantized."""
+        """An input of integers near zero, and in every second row others too, dequantized."""
         low, high = quant.storage.bounds
         integers = np.asarray(quant.zeros()) + self.rng.integers(-reach, reach + 1, shape)
         odd_rows = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)) % 2
@@ -85,7 +85,7 @@ class Program:
         value = self.fed(data, TensorType(shape, quant))
         return self.op("dequantize", {"x": value})
 
-    def reals(self, shape: tuple[int, ...], scale: float = 1.0) -> Value:
+    def floats(self, shape: tuple[int, ...], scale: float = 1.0) -> Value:
         data = (self.rng.normal(size=shape) * scale).astype(F)
         return self.fed(data, TensorType(shape, F32))
 
@@ -101,7 +101,7 @@ class Program:
     def weights(
         self, shape: tuple[int, ...], axis: int = 0, reach: int = 9
     ) -> tuple[Value, NDArray[np.float32]]:
-        """Codes of weights, one scale a channel, dequantized; and the scales."""
+        """Integers of weights, one scale a channel, dequantized; and the scales."""
         scales = (self.w_scale * self.rng.choice([0.5, 1, 1, 2], shape[axis])).astype(F)
         data = self.rng.integers(-reach, reach + 1, shape).astype(np.int8)
         kind = TensorType(shape, uniform(dtype("i8"), scales, axis=axis))
@@ -121,7 +121,7 @@ class Program:
         return self.graph.add("quantize", {"x": value}, types=[kind]).result
 
     def ends(self, value: Value, quant: QuantType | None) -> Program:
-        """The program with that result, as codes if a map is given."""
+        """The program with that result, as integers if a map is given."""
         result = value if quant is None else self.coded(value, quant)
         self.graph.rename(result, "y")
         self.graph.add("output", {"y": result})
@@ -145,11 +145,11 @@ def layer(
     """Adds a convolution, transposed or not, or a linear layer, with a bias."""
     quant = program.map(program.x_scale)
     if op == "linear":
-        x = program.codes((24, 18), quant)
+        x = program.integers((24, 18), quant)
         w, scales = program.weights((channels, 18))
         return program.op(op, {"x": x, "w": w, "bias": program.bias(scales)})
     axes, turned = int(op[-2]), op.startswith("conv_t")
-    x = program.codes((2, 4, *sizes[:axes]), quant)
+    x = program.integers((2, 4, *sizes[:axes]), quant)
     inner = (channels // groups if turned else 4 // groups, *((3,) * axes))
     most = 5 if axes == 3 else 9
     w, scales = program.weights((4 if turned else channels, *inner), int(turned), most)
@@ -181,7 +181,8 @@ ACTIVATIONS: Mapping[str, tuple[str, Attrs]] = {
 SMALL = {"sigmoid": 1 / 256, "hard_sigmoid": 1 / 256, "tanh": 1 / 128}
 """Steps of results that lie within 1."""
 CUT = {"relu6": 3 / 64, "hardtanh": 1 / 128, "mish_fine": 1 / 8}
-"""Steps of sums that are cut off where their codes end, about, or are near what a curve makes."""
+"""Steps of sums that are cut off where their integers end, about, or are near what a curve
+makes."""
 STORAGES = ("u8", "i8")
 PLANS: tuple[Plan, ...] = ("dyadic", "parting")
 
@@ -224,14 +225,14 @@ def transposed() -> Iterator[Program]:
 
 
 def sums() -> Iterator[Program]:
-    """Layers and codes that are added to them, on either side."""
+    """Layers and integers that are added to them, on either side."""
     for op in ("conv2d", "linear"):
         for tail in ("", "relu"):
             for program in each(f"{op}_sum_{tail}".strip("_")):
                 result = layer(program, op)
                 shape = tuple(int(str(d)) for d in result.type.shape)
                 share = F(0.5 if program.storage == "u8" else 0.75)
-                summand = program.codes(shape, program.map(program.y_scale * share), reach=20)
+                summand = program.integers(shape, program.map(program.y_scale * share), reach=20)
                 slots = ("b", "a") if program.storage == "u8" else ("a", "b")
                 result = program.op("add", dict(zip(slots, (result, summand), strict=True)))
                 result = program.op("relu", {"x": result}) if tail else result
@@ -258,7 +259,7 @@ def products() -> Iterator[Program]:
 
 
 def three_axes() -> Iterator[Program]:
-    """Products of three axes, which are computed in reals: sums of up to 384 terms."""
+    """Products of three axes, which are computed in floats: sums of up to 384 terms."""
     for terms in (1, 7, 18, 33, 64, 129, 384):
         for rows, columns in ((2, 1), (5, 3), (9, 16), (16, 17)):
             for program in each(f"matmul_three_{terms}_{rows}"):
@@ -268,23 +269,23 @@ def three_axes() -> Iterator[Program]:
 
 
 def product(program: Program, a: tuple[int, ...], b: tuple[int, ...], tail: str) -> Program:
-    first = program.codes(a, program.map(program.x_scale))
-    second = program.codes(b, program.map(program.w_scale * F(2)))
+    first = program.integers(a, program.map(program.x_scale))
+    second = program.integers(b, program.map(program.w_scale * F(2)))
     result = program.op("matmul", {"a": first, "b": second})
     result = program.op(tail, {"x": result}) if tail else result
     return program.ends(result, program.map(program.y_scale * F(PRODUCTS)))
 
 
 def norms() -> Iterator[Program]:
-    """Softmax and layer norm, of codes and of reals."""
+    """Softmax and layer norm, of integers and of floats."""
     for program in each("softmax"):
-        x = program.codes((2, 3, 24, 10), program.map(program.x_scale))
+        x = program.integers((2, 3, 24, 10), program.map(program.x_scale))
         yield program.ends(program.op("softmax", {"x": x}, {"axis": -1}), program.map(1 / 256))
     for program in each("softmax_of_reals"):
-        x = program.reals((2, 3, 24, 10), 3.0)
+        x = program.floats((2, 3, 24, 10), 3.0)
         yield program.ends(program.op("softmax", {"x": x}, {"axis": -1}), program.map(1 / 256))
     for program in each("layer_norm"):
-        x = program.codes((40, 33), program.map(program.x_scale))
+        x = program.integers((40, 33), program.map(program.x_scale))
         gamma, beta = (program.constant(program.rng.normal(size=33)) for _ in range(2))
         result = program.op("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
         yield program.ends(result, program.map(0.03))
@@ -296,7 +297,7 @@ def attention() -> Iterator[Program]:
         for rows, terms, size in ((20, 26, 32), (7, 35, 33), (1, 12, 8)):
             for program in each(f"attention_{form}_{size}"):
                 q, k, v = (
-                    program.codes((2, 2, count, size), program.map(F(0.03) * program.x_scale))
+                    program.integers((2, 2, count, size), program.map(F(0.03) * program.x_scale))
                     for count in (rows, terms, terms)
                 )
                 turned = program.op("transpose", {"x": k}, {"perm": (0, 1, 3, 2)})
@@ -320,15 +321,15 @@ LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 22
 
 
 def added() -> Iterator[Program]:
-    """Sums of codes of lengths that fill vectors and do not, maps alike and not."""
+    """Sums of integers of lengths that fill vectors and do not, maps alike and not."""
     for length in LENGTHS:
         for number in range(4):
             for program in each(f"add_{length}_{number}"):
                 a, b = (F(v) for v in program.rng.uniform(0.003, 0.3, 2))
                 b = a if number % 2 else b
                 a, b = (F(0.375), F(0.375)) if program.plan == "dyadic" else (a, b)
-                first = program.codes((length,), program.map(a), share=0.6)
-                right = program.codes((length,), program.map(b), share=0.6)
+                first = program.integers((length,), program.map(a), share=0.6)
+                right = program.integers((length,), program.map(b), share=0.6)
                 result = program.op("add", {"a": first, "b": right})
                 yield program.ends(result, program.map(a / GAIN))
 
@@ -350,10 +351,10 @@ def means() -> Iterator[Program]:
 
 
 def joined() -> Iterator[Program]:
-    """Codes of several maps joined."""
+    """Integers of several maps joined."""
     for program in each("concat"):
         parts = {
-            f"xs.{i}": program.codes((2, 3 + i, 6, 6), program.map(program.x_scale * F(s)))
+            f"xs.{i}": program.integers((2, 3 + i, 6, 6), program.map(program.x_scale * F(s)))
             for i, s in enumerate((1.0, 0.7))
         }
         result = program.op("concat", parts, {"axis": 1})
@@ -366,8 +367,8 @@ def real_ends() -> Iterator[Program]:
         for program in each(f"{op}_real"):
             yield program.ends(layer(program, op, sizes=(4, 4)), None)
     for program in each("matmul_real"):
-        first = program.codes((2, 2, 6, 18), program.map(program.x_scale))
-        second = program.codes((2, 2, 18, 5), program.map(program.w_scale * F(2)))
+        first = program.integers((2, 2, 6, 18), program.map(program.x_scale))
+        second = program.integers((2, 2, 18, 5), program.map(program.w_scale * F(2)))
         yield program.ends(program.op("matmul", {"a": first, "b": second}), None)
 
 
@@ -387,7 +388,8 @@ def kept() -> Iterator[Program]:
 
 
 def apart() -> Iterator[Program]:
-    """The same to codes of another map, which no kernel on codes gives: every second is a tie."""
+    """The same to integers of another map, which no kernel on integers gives: every second is a
+    tie."""
     yield from _behind("apart", GAIN)
 
 
@@ -459,7 +461,7 @@ def _low(program: Program) -> QuantType:
 
 
 def extreme(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
-    """Codes of which many are at the ends of their type; results come to both ends of theirs."""
+    """Integers of which many are at the ends of their type; results come to both ends of theirs."""
     rng, (low, high), quant = program.rng, dtype(program.storage).bounds, _low(program)
     ends, all_codes = rng.choice([low, high, high - 3], shape), rng.integers(low, high + 1, shape)
     data = np.where(rng.random(shape) < 0.6, ends, all_codes).astype(quant.storage.carrier)
@@ -478,11 +480,11 @@ def extreme(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int,
 
 
 def even(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
-    """Codes near zero, weights even, so that half of them is whole."""
-    x = program.codes(shape, _low(program), share=0)
+    """Integers near zero, weights even, so that half of them is whole."""
+    x = program.integers(shape, _low(program), share=0)
     if op == "matmul":
         quant = program.map(program.w_scale)
-        return x, program.codes(inner[::-1], quant), np.array(())
+        return x, program.integers(inner[::-1], quant), np.array(())
     scales = (program.w_scale / F(2) * program.rng.choice([0.5, 1, 1, 2], 16)).astype(F)
     kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
     reach = 2 if op == "conv3d" else 6

@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from backends.tensorflow import asking
+    from backends.tensorflow import kernel_runs
 else:
-    from qir.backends.tensorflow import asking
+    from qir.backends.tensorflow import kernel_runs
 
 Array = NDArray[Any]
 KINDS = {"qint8": "i8", "quint8": "u8", "qint32": "i32"}
@@ -27,14 +27,14 @@ HAS_VNNI = not CPU.exists() or "vnni" in CPU.read_text()
 """Whether oneDNN adds products of bytes without saturating pairs, as the profiles say it does."""
 _CARRIERS = {"qint8": np.int8, "quint8": np.uint8, "qint32": np.int32}
 Asked, Attr, Kind, Kinds = (
-    asking.GraphRequest,
-    asking.Attr,
-    asking.RequestedType,
-    asking.RequestedTypes,
+    kernel_runs.GraphRequest,
+    kernel_runs.Attr,
+    kernel_runs.RequestedType,
+    kernel_runs.RequestedTypes,
 )
 
 
-class TensorFlow(asking.TensorFlow):
+class TensorFlow(kernel_runs.TensorFlow):
     """A child process in which TensorFlow runs what it is asked for."""
 
     def __init__(self, *, onednn: bool) -> None:
@@ -54,7 +54,7 @@ def started() -> Iterator[dict[str, TensorFlow]]:
             runtime.close()
 
 
-def codes(rng: np.random.Generator, kind: str, *shape: int) -> Array:
-    """Any codes of a type."""
+def random_integers(rng: np.random.Generator, kind: str, *shape: int) -> Array:
+    """Any integers of a type."""
     low, high = BOUNDS[kind]
     return rng.integers(low, high, shape, endpoint=True).astype(_CARRIERS[kind])

@@ -61,7 +61,7 @@ class Map:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Codes and their map; reals where there is none."""
+    """Integers and their map; floats where there is none."""
 
     data: Array
     map: Map | None = None
@@ -75,8 +75,8 @@ def of(
     return Map(storage, scales, np.broadcast_to(np.asarray(zero, np.int64), scales.shape), axis)
 
 
-def codes(rng: np.random.Generator, storage: str, *shape: int) -> Array:
-    """Any codes of a storage type of 8 bits."""
+def random_integers(rng: np.random.Generator, storage: str, *shape: int) -> Array:
+    """Any integers of a storage type of 8 bits."""
     low, high = BOUNDS[storage]
     return rng.integers(low, high + 1, shape).astype(np.uint8 if storage == "u8" else np.int8)
 
@@ -346,7 +346,7 @@ def product_of(case: Product, profile: str) -> Array:
 
 
 def exact(case: Product) -> NDArray[np.float64]:
-    """Sums of products, as torch adds reals."""
+    """Sums of products, as torch adds floats."""
     assert case.x.map is not None
     assert case.w.map is not None
     x = torch.from_numpy(case.x.data.astype(np.float64) - float(case.x.map.zero))
@@ -412,8 +412,8 @@ def claim(name: str, asked: Asked) -> str:
     return profile(name).resolve(query).claim
 
 
-def reals(operand: Held) -> NDArray[np.float64]:
-    """What codes mean."""
+def dequantized(operand: Held) -> NDArray[np.float64]:
+    """What integers mean."""
     assert operand.map is not None
     steps = operand.data.astype(np.float64) - operand.map.zero.astype(np.float64)
     return np.asarray(steps * operand.map.scale.astype(np.float64))
@@ -441,12 +441,12 @@ class Tally:
             self.wrong += int((distances > 0).sum())
             self.most = max(self.most, int(distances.max()))
 
-    def see(self, reals: NDArray[np.float64], out: Map) -> None:
+    def see(self, floats: NDArray[np.float64], out: Map) -> None:
         """Counts ties and saturation of results, in units of the code from the zero point."""
         low, high = out.bounds
-        below, above = reals + float(out.zero) < low - 0.5, reals + float(out.zero) > high + 0.5
-        near = NEAR * np.maximum(1, np.abs(reals))
-        tie = (np.abs(reals - np.floor(reals) - 0.5) <= near) & ~below & ~above
+        below, above = floats + float(out.zero) < low - 0.5, floats + float(out.zero) > high + 0.5
+        near = NEAR * np.maximum(1, np.abs(floats))
+        tie = (np.abs(floats - np.floor(floats) - 0.5) <= near) & ~below & ~above
         counts = [int(np.count_nonzero(mask)) for mask in (tie, below, above)]
         self.ties, self.low, self.high = np.add([self.ties, self.low, self.high], counts).tolist()
 

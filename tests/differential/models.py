@@ -1,7 +1,7 @@
 """Random integer networks by seed, with numbers chosen by hand to hit ties and saturate.
 
 Accumulators are made multiples of 2^j, and multipliers 2^-(j+s): so sums land exactly between two
-codes once in 2^s; multipliers of an odd number of these do, too, and come to both ends. Three
+integers once in 2^s; multipliers of an odd number of these do, too, and come to both ends. Three
 styles: `dyadic` has scales that are powers of two, or small parts of one, so that multipliers are
 these; `order` has any scales, but multipliers within a unit in the last place of these, so that the
 order in which they are multiplied shows at ties; `free` has any.
@@ -46,7 +46,7 @@ class Model:
     proto: onnx.ModelProto
     feeds: Feeds
     codes: tuple[Codes, ...]
-    """Every tensor of codes that is no constant, in order."""
+    """Every tensor of integers that is no constant, in order."""
 
     @property
     def names(self) -> list[str]:
@@ -99,7 +99,7 @@ class Maker:
         return np.float32(value * self.rng.uniform(0.7, 1.4))
 
     def mean(self, x: Codes, count: int) -> np.float32:
-        """The scale of means of some codes: half of these tie, and a few leave the range."""
+        """The scale of means of some integers: half of these tie, and a few leave the range."""
         if self.chance(0.25):
             return self.near(float(x.scale) * 2.0 ** self.pick(-1, 1))
         return self.near(float(x.scale) * 2 / (count * (3 if count <= 4 else 1)))
@@ -147,7 +147,7 @@ class Maker:
     # -- operands -----------------------------------------------------------------------------
 
     def real_input(self, shape: tuple[int, ...]) -> Codes:
-        """A float input and its codes: ties, saturation on both sides, and specials."""
+        """A float input and its integers: ties, saturation on both sides, and specials."""
         integers = self.result(shape, self.free_scale())
         name = f"x{len(self.inputs)}"
         self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
@@ -166,7 +166,7 @@ class Maker:
     def coded_input(
         self, shape: tuple[int, ...], scale: np.float32 | None = None, spread: int | None = None
     ) -> Codes:
-        """An input that is codes already; with a spread these are a few steps from zero."""
+        """An input that is integers already; with a spread these are a few steps from zero."""
         default_scale = np.float32(1.5 if spread else 1) * self.free_scale()
         integers = self.result(shape, default_scale if scale is None else scale)
         self.inputs.append(
@@ -180,12 +180,12 @@ class Maker:
     def close(
         self, shape: tuple[int, ...], mapped: Codes | Weight, spread: int
     ) -> NDArray[np.integer]:
-        """Codes that are few and odd steps from zero: products with them are ties often."""
+        """Integers that are few and odd steps from zero: products with them are ties often."""
         steps: NDArray[np.int64] = self.rng.normal(0, spread, shape).round().astype(np.int64) | 1
         return np.clip(steps + mapped.zero, *bounds(mapped.kind)).astype(CARRIERS[mapped.kind])
 
     def data(self, shape: tuple[int, ...], kind: Kind) -> NDArray[np.integer]:
-        """Random codes, a fifth of them at the ends."""
+        """Random integers, a fifth of them at the ends."""
         low, high = bounds(kind)
         inner = self.rng.integers(low, high + 1, shape)
         ends = np.where(self.rng.random(shape) < 0.5, low, high)
@@ -202,7 +202,7 @@ class Maker:
         density = min(1.0, 8 / depth)
         small_integers = self.rng.integers(-2, 3, shape) * (self.rng.random(shape) < density)
         if self.chance(0.1):
-            # Full range: the ends of the type, and odd codes.
+            # Full range: the ends of the type, and odd integers.
             small_integers = self.rng.integers(-127, 128, shape) * (
                 self.rng.random(shape) < 6 / depth
             )
@@ -413,7 +413,7 @@ class Maker:
         self._mul(x, self.made[-1], 8 / 1.5 if coarse else 2.0 ** self.pick(3, 5))
 
     def requantize(self) -> None:
-        """The same reals in other codes, whose range has more in common than zero."""
+        """The same floats in other integers, whose range has more in common than zero."""
         x = self.any(lambda c: True)
         if x is not None:
             zero = self.pick(30, 97) * 2 + 1 + bounds(x.kind)[0]
@@ -520,7 +520,7 @@ class Maker:
             self.net.op("Transpose", [x], self.like(x, shape), {"perm": perm})
 
     def model(self, *, exposed: bool) -> Model:
-        """What has grown so far; `exposed`: every tensor of codes is an output."""
+        """What has grown so far; `exposed`: every tensor of integers is an output."""
         if isinstance(self.net, Qdq):
             self.made = [c for c in self.made if c.name not in self.net.moved]
         outputs = self._finish()
@@ -535,7 +535,7 @@ class Maker:
         return Model(self.seed, proto, self.feeds, tuple(self.made))
 
     def _finish(self) -> list[onnx.ValueInfoProto]:
-        """Gives the last tensor as reals, and perhaps a Gemm whose sums are not rounded."""
+        """Gives the last tensor as floats, and perhaps a Gemm whose sums are not rounded."""
         last = self.made[-1]
         self.net.dequantize(last, "y")
         outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, last.shape)]
@@ -559,7 +559,7 @@ def make(
     bare: bool = False,
     exposed: bool = False,
 ) -> Model:
-    """A network by seed; `exposed`: every tensor of codes is an output."""
+    """A network by seed; `exposed`: every tensor of integers is an output."""
     spelling: Spelling = Qdq(shared, bare) if qdq else QOperator()
     maker = Maker(seed, taste, spelling)
     shape = (maker.pick(1, 3), maker.pick(1, 20), maker.pick(3, 11), maker.pick(3, 11))
@@ -573,7 +573,7 @@ def make(
 
 
 def info(c: Codes) -> onnx.ValueInfoProto:
-    """The declaration of a tensor of codes."""
+    """The declaration of a tensor of integers."""
     return helper.make_tensor_value_info(c.name, PROTO[c.kind], c.shape)
 
 

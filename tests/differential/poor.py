@@ -39,7 +39,7 @@ LIMITS: Mapping[str, frozenset[str]] = {
     "same_map": WANTS,
     "held_ranges": frozenset(("low", "high")),
 }
-"""Forms and needs under which an op rounds nothing, or comes to no end of the codes."""
+"""Forms and needs under which an op rounds nothing, or comes to no end of the integers."""
 
 
 def limits(conditions: Iterable[str], ops: Iterable[str]) -> frozenset[str]:
@@ -50,12 +50,12 @@ def limits(conditions: Iterable[str], ops: Iterable[str]) -> frozenset[str]:
 
 
 def scaled(rule: RuleEntry) -> bool:
-    """Whether a scale rounds what a rule gives: reals and sums of 32 bits are rounded by none."""
+    """Whether a scale rounds what a rule gives: floats and sums of 32 bits are rounded by none."""
     return not {FLOAT_STORAGE, "i32"} & set(rule.when.storage.get(RESULT, ()))
 
 
 def claims(of_profile: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str]]]:
-    """A profile's own claims of codes: key, ops, claim, and what these ops cannot have."""
+    """A profile's own claims of integers: key, ops, claim, and what these ops cannot have."""
     for rule in of_profile.rules:
         if not scaled(rule):
             continue

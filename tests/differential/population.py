@@ -18,7 +18,7 @@ COUNTED = ("QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "QLinearMul")
 
 @dataclass
 class Population:
-    """Counts over all accumulators that a run has rounded to codes."""
+    """Counts over all accumulators that a run has rounded to integers."""
 
     total: int = 0
     ties: int = 0
@@ -138,7 +138,8 @@ def fractions(values: NDArray[np.generic]) -> list[Fraction]:
 
 
 def census(proto: onnx.ModelProto, tensors: Tensors) -> Population:
-    """The population of a QOperator model, its tensors of codes given as onnxruntime made them."""
+    """The population of a QOperator model, its tensors of integers given as onnxruntime made
+    them."""
     constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     population = Population()
     for node in proto.graph.node:

@@ -45,7 +45,7 @@ def ranged(
 
 @dataclass(frozen=True)
 class Held:
-    """An operand: codes and their type, or reals."""
+    """An operand: integers and their type, or floats."""
 
     data: Array
     kind: QuantType | None = None
@@ -118,7 +118,7 @@ class Count:
             self.most = max(self.most, float(distances.max()))
 
     def see(self, steps: NDArray[np.floating], low: int, high: int) -> None:
-        """Counts ties and ends of results in steps of the codes, before they are rounded."""
+        """Counts ties and ends of results in steps of the integers, before they are rounded."""
         self.seen += steps.size
         self.ties += int((np.abs(steps - np.floor(steps) - 0.5) < 1e-3).sum())
         self.low += int((steps < low - 0.5).sum())

@@ -88,7 +88,7 @@ def real(name: str, producers: Mapping[str, onnx.NodeProto], arrays: Tensors) ->
 
 
 def meaning(node: onnx.NodeProto, attrs: Mapping[str, object], arrays: Tensors) -> Real:
-    """What codes mean, as the float32 that (q - z) * s is rounded to."""
+    """What integers mean, as the float32 that (q - z) * s is rounded to."""
     quantized = arrays[node.input[0]].astype(np.int64)
     scale = arrays[node.input[1]].astype(np.float32)
     shape = [1] * quantized.ndim

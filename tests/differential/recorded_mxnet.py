@@ -216,7 +216,7 @@ FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
 
 
 def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
-    """Results before they are rounded, in steps of their codes, in float64."""
+    """Results before they are rounded, in steps of their integers, in float64."""
     if name == "quantize_v2":
         reach = max(abs(said["min"]), abs(said["max"]))
         return np.asarray(arrays["x"] * (LEVELS[said["kind"]] / reach), np.float64)
@@ -235,7 +235,7 @@ def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
 
 
 def _sums(said: Said, arrays: Mapping[str, Array]) -> Reals:
-    """A layer's sums of codes, weights quantized one scale a channel."""
+    """A layer's sums of integers, weights quantized one scale a channel."""
     data_scale = LEVELS[said["kind"]] / said["high"]
     weights = arrays["w"].reshape(len(arrays["w"]), -1).astype(np.float64)
     gains = 127.5 / np.abs(weights).max(1)

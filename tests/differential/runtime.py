@@ -66,7 +66,7 @@ def producer(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
 
 
 def exposing(model: Model, names: Iterable[str]) -> onnx.ModelProto:
-    """The model with these tensors of codes as further outputs."""
+    """The model with these tensors of integers as further outputs."""
     extended = onnx.ModelProto()
     extended.CopyFrom(model.proto)
     by_name = {c.name: c for c in model.codes}

@@ -26,7 +26,7 @@ def bounds(kind: Kind) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Codes:
-    """A tensor of codes of a map for the whole tensor."""
+    """A tensor of integers of a map for the whole tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class Weight:
-    """Constant codes, of one scale or one an index of an axis."""
+    """Constant integers, of one scale or one an index of an axis."""
 
     name: str
     data: NDArray[np.integer]
@@ -57,7 +57,7 @@ class Tail:
     bounds: tuple[float, float] | None = None
 
 
-# QLinear operators by the float operator they compute; True where codes are moved as they are.
+# QLinear operators by the float operator they compute; True where integers are moved as they are.
 QLINEAR = {
     "Conv": ("", "QLinearConv"),
     "MatMul": ("", "QLinearMatMul"),
@@ -96,7 +96,7 @@ class Spelling:
             self.constant(f"{t.name}_zero", zero),
         ]
 
-    def codes(self, t: Codes | Weight) -> str:
+    def integers(self, t: Codes | Weight) -> str:
         """The name of the tensor itself."""
         return self.constant(t.name, t.data) if isinstance(t, Weight) else t.name
 
@@ -114,11 +114,11 @@ class Spelling:
         self.nodes.append(node)
 
     def quantize(self, real: str, out: Codes) -> None:
-        """Codes from a float tensor."""
+        """Integers from a float tensor."""
         self.node("QuantizeLinear", [real, *self.params(out)], out.name)
 
     def dequantize(self, t: Codes, real: str) -> None:
-        """A float tensor from codes."""
+        """A float tensor from integers."""
         self.node("DequantizeLinear", [t.name, *self.params(t)], real)
 
     def op(
@@ -132,7 +132,7 @@ class Spelling:
         extra: Sequence[str] = (),
         tail: Tail | None = None,
     ) -> None:
-        """One op on codes that rounds once; `extra` are plain inputs such as a shape.
+        """One op on integers that rounds once; `extra` are plain inputs such as a shape.
 
         A bias is in accumulator units; one in float32 only float operators take.
         """
@@ -150,7 +150,7 @@ class Spelling:
 
 
 class QOperator(Spelling):
-    """Operators that take codes and give codes."""
+    """Operators that take integers and give integers."""
 
     def op(
         self,
@@ -164,7 +164,7 @@ class QOperator(Spelling):
         tail: Tail | None = None,
     ) -> None:
         if op in MOVES:
-            self.node(op, [self.codes(operands[0]), *extra], out.name, attrs=attrs)
+            self.node(op, [self.integers(operands[0]), *extra], out.name, attrs=attrs)
             return
         if op == "Requantize":
             (x,) = operands
@@ -174,7 +174,7 @@ class QOperator(Spelling):
             return
         domain, name = QLINEAR[op]
         attributes = dict(attrs or {})
-        operand_inputs = [n for t in operands for n in (self.codes(t), *self.params(t))]
+        operand_inputs = [n for t in operands for n in (self.integers(t), *self.params(t))]
         bias_inputs = [] if bias is None else [self.constant(f"{out.name}_bias", bias)]
         if op == "Concat":
             inputs = [*self.params(out), *operand_inputs]
@@ -195,7 +195,7 @@ class QOperator(Spelling):
         attrs: Attrs,
         bias: NDArray[np.int32 | np.float32] | None,
     ) -> None:
-        operand_inputs = [n for t in operands for n in (self.codes(t), *self.params(t))]
+        operand_inputs = [n for t in operands for n in (self.integers(t), *self.params(t))]
         bias_inputs = [] if bias is None else [self.constant(f"{real}_bias", bias)]
         self.node("QGemm", [*operand_inputs, *bias_inputs], real, MICROSOFT, attrs)
 
@@ -213,10 +213,10 @@ class Qdq(Spelling):
         self.bare = bare
         self._reals: dict[str, str] = {}
         self.moved: dict[str, str] = {}
-        """Float tensors that stand for codes which the model does not hold."""
+        """Float tensors that stand for integers which the model does not hold."""
 
     def real(self, t: Codes | Weight) -> str:
-        """The float tensor that codes mean."""
+        """The float tensor that integers mean."""
         if t.name in self.moved:
             return self.moved[t.name]
         if self.shared and t.name in self._reals:
@@ -224,7 +224,7 @@ class Qdq(Spelling):
         count = sum(n.op_type == "DequantizeLinear" for n in self.nodes)
         real = f"{t.name}_real{count}"
         attrs = {"axis": t.axis} if isinstance(t, Weight) and t.axis is not None else None
-        self.node("DequantizeLinear", [self.codes(t), *self.params(t)], real, attrs=attrs)
+        self.node("DequantizeLinear", [self.integers(t), *self.params(t)], real, attrs=attrs)
         self._reals[t.name] = real
         return real
 

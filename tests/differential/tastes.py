@@ -22,7 +22,7 @@ class Taste:
     tails: float = 0.4
     """How many convolutions, products and sums have a relu or clip."""
     loose: float = 0.0
-    """How many of these cut off codes that the rounding would keep."""
+    """How many of these cut off integers that the rounding would keep."""
     specials: float = 0.1
     """How many float inputs hold NaN, infinities and numbers at the ends of float32."""
     wraps: float = 0.03

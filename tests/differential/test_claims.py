@@ -27,7 +27,7 @@ OURS = sorted(name for name in profile_names() if not name.startswith("acme"))
 """Without what the example plugin brings where it is loaded: its own tests hold that."""
 
 MOVED = frozenset("reshape flatten transpose squeeze unsqueeze slice relu".split())
-"""Ops of which no kernel looks at more than the codes' order: the reference's tests say how."""
+"""Ops of which no kernel looks at more than the integers' order: the reference's tests say how."""
 
 SAMPLE = (
     "onnxruntime/test_qonnx_vectors.py::test_quant_is_predicted",

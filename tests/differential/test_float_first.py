@@ -31,7 +31,7 @@ CODED: Activations = (
     ("clip", {"min": 0.0, "max": 6.0}),
     ("leaky_relu", {"alpha": 0.125}),
 )
-"""What onnxruntime computes on codes, or as float32 that has one answer."""
+"""What onnxruntime computes on integers, or as float32 that has one answer."""
 BEHIND: Activations = (*CODED[:3], ("hard_swish", {}))
 """What oneDNN computes behind a product, to the byte."""
 
@@ -69,9 +69,12 @@ def held(value: Value, data: Array) -> Held:
 
 
 def form_of(node: Node, values: dict[str, Array]) -> Form:
-    """A kernel on codes and what it was given, as torch is asked for it."""
+    """A kernel on integers and what it was given, as torch is asked for it."""
     head, *behind = node.stages or (node,)
-    attrs, given = head.attrs, {s: held(v, values[v.name]) for s, v in codes_of(node).items()}
+    attrs, given = (
+        head.attrs,
+        {s: held(v, values[v.name]) for s, v in quantized_operands(node).items()},
+    )
     quant = node.result.type.quant
     assert quant is not None
     out: Map = of(str(quant.storage), np.float32(quant.scales()), np.asarray(quant.zeros()))
@@ -94,7 +97,7 @@ def form_of(node: Node, values: dict[str, Array]) -> Form:
     return Form(case, next((n for n, t in ACTIVATIONS.items() if tail and t.op == tail.op), ""))
 
 
-def codes_of(node: Node) -> dict[str, Value]:
+def quantized_operands(node: Node) -> dict[str, Value]:
     return {slot: value for slot, value in node.operands.items() if value.type.quant}
 
 

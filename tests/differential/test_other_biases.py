@@ -1,4 +1,5 @@
-"""Biases that are codes of another unit than the sums': QNNPACK and MXNet take them as reals."""
+"""Biases that are integers of another unit than the sums': QNNPACK and MXNet take them as
+floats."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ W_SCALE, X_SCALE, Y_SCALE = (np.float32(v) for v in (0.01, 0.03, 0.1))
 def convolution(
     bias: Codes, scale: float, zero: int, weights: Codes, *, about_zero: bool
 ) -> onnx.ModelProto:
-    """A convolution between pairs, whose bias is codes with a scale and zero point of their own."""
+    """A convolution between pairs, whose bias is integers with a scale and zero point of their
+    own."""
     held = {
         "sx": X_SCALE,
         "zx": np.int8(0) if about_zero else np.uint8(128),
@@ -66,20 +68,20 @@ def test_a_bias_of_codes_in_another_unit_means_its_reals(
     onnx.save(convolution(bias, SCALES[scale], zero, weights, about_zero=not qnnpack), path)
     graph = pipeline.load(path)
     Group(profile=profile).run(graph, Ledger())
-    codes = rng.integers(-127, 128, (2, 4, 6, 6))
-    x = codes.astype(np.float32) * X_SCALE
+    quantized = rng.integers(-127, 128, (2, 4, 6, 6))
+    x = quantized.astype(np.float32) * X_SCALE
     (found,) = pipeline.run(graph, {"x": x}).values()
-    reals = (bias.astype(np.float32) - np.float32(zero)) * np.float32(SCALES[scale])
+    floats = (bias.astype(np.float32) - np.float32(zero)) * np.float32(SCALES[scale])
     if qnnpack:
         given = torch.quantize_per_tensor(torch.from_numpy(x), float(X_SCALE), 128, torch.quint8)
-        wanted = by_qnnpack(given, weights, reals)
+        wanted = by_qnnpack(given, weights, floats)
         assert np.array_equal(found, wanted), f"seed {seed}"
         return
     sums = torch.nn.functional.conv2d(
-        torch.from_numpy(codes), torch.from_numpy(weights.astype("i8"))
+        torch.from_numpy(quantized), torch.from_numpy(weights.astype("i8"))
     )
     unit = float(X_SCALE) * float(W_SCALE)
-    real = sums.numpy() * unit + reals.astype(np.float64).reshape(1, -1, 1, 1)
+    real = sums.numpy() * unit + floats.astype(np.float64).reshape(1, -1, 1, 1)
     wanted = np.clip(np.rint(real / float(Y_SCALE)), -128, 127)
     # A bias is rounded to the unit of the sums, a three hundredth of a code: at a tie one code.
     off = np.abs(found.astype(np.int64) - wanted)
@@ -98,5 +100,5 @@ def by_qnnpack(x: torch.Tensor, weights: Codes, bias: NDArray[np.float32]) -> Co
         made = torch.ops.quantized.conv2d(x, packed, float(Y_SCALE), 120)
     finally:
         torch.backends.quantized.engine = engine
-    codes: NDArray[np.uint8] = made.int_repr().numpy()
-    return codes
+    quantized: NDArray[np.uint8] = made.int_repr().numpy()
+    return quantized

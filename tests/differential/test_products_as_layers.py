@@ -1,4 +1,4 @@
-"""Gemm and matmul with constant codes, grouped as runtimes that know linear layers take them."""
+"""Gemm and matmul with constant integers, grouped as runtimes that know linear layers take them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def graph_of(case: Product, form: str) -> Graph:
     turned, transposed = "turned" in form, "transpose" in form
     w = net.constant(case.w if turned != transposed else flipped(case.w), "w")
     if form.endswith("codes"):
-        codes = add("transpose", {"x": w.node.operands["x"]}, {"perm": (1, 0)}).result
-        w = net.real(codes)
+        quantized = add("transpose", {"x": w.node.operands["x"]}, {"perm": (1, 0)}).result
+        w = net.real(quantized)
     elif transposed:
         w = add("transpose", {"x": w}, {"perm": (1, 0)}).result
     given = {"a": net.real(data), "b": w}

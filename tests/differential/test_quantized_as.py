@@ -13,6 +13,7 @@ from qir.ir.node import Node
 from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
+from qir.profiles import profile
 from qir.rewrite import run_passes
 
 LITE = "tflite-2.21.xnnpack"
@@ -81,7 +82,7 @@ def test_the_kernels_that_were_predicted_give_the_interpreters_bytes(seed: int) 
     assert not list(ops_left_float(made))
     found = [n for n in made if n.results and n.result.type.quant and n.operands]
     found = [n for n in found if n.op != "quantize"]
-    assert len(found) == len(predicted_kernels(graph, LITE)) == 5
+    assert len(found) == len(predicted_kernels(graph, profile(LITE))) == 5
     names = [v.name for n in found for v in (n.result, *n.operands.values())]
     held = pipeline.run(made, samples[0], values=dict.fromkeys(names))
     for node in found:

@@ -23,7 +23,10 @@ F = np.float32
 SEED = 47
 SIGNED = [(-64, 63), (-64, 64), (-127, 127), (-128, 126), (-100, 50), (-3, 3), (-1, 0), (0, 127)]
 UNSIGNED = [(0, 127), (0, 200), (0, 254), (0, 63), (0, 15), (0, 1)]
-EIGHT = [*(("i8", codes) for codes in SIGNED), *(("u8", codes) for codes in UNSIGNED)]
+EIGHT = [
+    *(("i8", bounds) for bounds in SIGNED),
+    *(("u8", bounds) for bounds in UNSIGNED),
+]
 WIDE = [("i16", (-16384, 16384)), ("i16", (-16384, 16383)), ("i16", (-9, 30)), ("u16", (0, 999))]
 FOUR = [("i4", (-3, 3)), ("u4", (0, 14))]
 
@@ -87,7 +90,7 @@ def test_onnxruntimes_tool(case: Case, symmetric: bool) -> None:
 def observed(
     case: Case, *, symmetric: bool, short: bool = False, eps: float = 2.0**-23
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What torch's observer makes of ranges whose codes have these bounds."""
+    """What torch's observer makes of ranges whose integers have these bounds."""
     storage, bounds = case
     kinds = {"u8": torch.quint8, "i8": torch.qint8, "i16": torch.int16, "u16": torch.uint16}
     with warnings.catch_warnings():
@@ -109,7 +112,7 @@ def observed(
 def histogram(
     case: tuple[str, tuple[int, int] | None],
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What torch's HistogramObserver, the one that reduces symmetric unsigned codes, makes."""
+    """What torch's HistogramObserver, the one that reduces symmetric unsigned integers, makes."""
     low, high = drawn(SEED, 4000)
     ends = case[1] or (None, None)
     with warnings.catch_warnings():
@@ -153,7 +156,7 @@ def test_activations_of_seven_bits(case: Case, symmetric: bool) -> None:
 
 
 def test_symmetric_unsigned_codes_of_seven_bits_that_are_not_torchs() -> None:
-    """Of all codes the one observer that has them puts zero beyond 0..127, and other rules halve
+    """Of all integers the one observer that has them puts zero beyond 0..127, and other rules halve
     bounds within seven bits again."""
     low, high = drawn(SEED, 4000)
     rule = rule_of(named("fbgemm"), "u8")
@@ -173,7 +176,7 @@ def test_symmetric_unsigned_codes_of_seven_bits_that_are_not_torchs() -> None:
 
 @pytest.mark.parametrize("case", EIGHT, ids=str)
 def test_the_formula_of_fbgemm_with_other_bounds_is_torchs(case: Case) -> None:
-    """Of codes as many on each side of zero it stays as it is printed: 127.5."""
+    """Of integers as many on each side of zero it stays as it is printed: 127.5."""
     low, high = drawn(SEED, 4000)
     reach = np.maximum(abs(low), abs(high))
     made, zero = observed(case, symmetric=True, eps=1e-45)
@@ -211,7 +214,7 @@ TOPS = [
     ("tflite-2.21.ref", "i8", (-64, 64), 64.0),
 ]
 """What the greatest number is divided by: these frameworks know no other bounds, so that the level
-is their formula's, of as many codes."""
+is their formula's, of as many integers."""
 
 
 @pytest.mark.parametrize(("name", "storage", "bounds", "level"), TOPS)

@@ -83,14 +83,14 @@ def eps_of(name: str) -> float:
 
 
 def test_weights_of_qnnpacks_symmetric_configuration() -> None:
-    """Codes from -127 to 127, in steps of 2^-12 and more."""
+    """Integers from -127 to 127, in steps of 2^-12 and more."""
     watcher = default_per_channel_symmetric_qnnpack_qconfig.weight()
     watcher.min_val, watcher.max_val = torch.from_numpy(LOW), torch.from_numpy(HIGH)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scale, zero = watcher.calculate_qparams()
-    rule, codes = NAMED_RULES[SYMMETRIC], (-127, 127)
-    found = choose(LOW, HIGH, dtype("i8"), rule, symmetric=True, bounds=codes)
+    rule, quantized = NAMED_RULES[SYMMETRIC], (-127, 127)
+    found = choose(LOW, HIGH, dtype("i8"), rule, symmetric=True, bounds=quantized)
     same((np.asarray(found[0], F), found[1]), (scale.numpy(), zero.numpy()))
 
 
@@ -150,7 +150,8 @@ def test_onnxruntimes_tool(storage: str, symmetric: bool) -> None:
 def test_tensorflows_ranges_as_quantize_v2_gives_them_out(
     least: int, runtimes: Mapping[str, TensorFlow]
 ) -> None:
-    """Ten thousand channels; what reads codes takes for a step what the wider side's end spans."""
+    """Ten thousand channels; what reads integers takes for a step what the wider side's end
+    spans."""
     low, high = np.minimum(LOW, 0), np.maximum(HIGH, 0)
     fit = (high < 2.0**120) & (low > -(2.0**120))
     low, high = low[fit], high[fit]
@@ -198,7 +199,7 @@ def test_the_converter_of_tensorflow_lite() -> None:
 
 
 def test_mxnet() -> None:
-    """Recorded: what a step of its codes means, and the six decimals that its files hold."""
+    """Recorded: what a step of its integers means, and the six decimals that its files hold."""
     for storage, kind in (("i8", "int8"), ("u8", "uint8")):
         rule = rule_of("mxnet-1.9", storage)
         theirs = HELD[f"mxnet_{kind}"]

@@ -1,4 +1,5 @@
-"""No kernel on codes that a runtime registers is forgotten: claimed, or listed with the reason."""
+"""No kernel on integers that a runtime registers is forgotten: claimed, or listed with the
+reason."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ print("KERNELS", json.dumps(sorted(found)))
 
 
 def of_tensorflow() -> set[str]:
-    """Ops with a kernel of codes; TensorFlow is asked in a process of its own."""
+    """Ops with a kernel of integers; TensorFlow is asked in a process of its own."""
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed: its kernels are not listed")
     words = [sys.executable, "-c", _KERNELS]

@@ -1,5 +1,5 @@
 """Where Resize takes its elements from: every rule of places, at fractional scales and odd sizes,
-against onnxruntime, torch and, of codes, torch's quantized kernels."""
+against onnxruntime, torch and, of integers, torch's quantized kernels."""
 
 from __future__ import annotations
 
@@ -160,14 +160,14 @@ def test_the_nearest_codes_lie_where_torch_takes_them(mode: str) -> None:
     apart = 0
     for size in range(1, 60, 2):
         data = torch.arange(2 * size, dtype=torch.uint8).reshape(1, 1, 2, size)
-        codes = torch._make_per_tensor_quantized_tensor(data, 0.1, 3)
+        quantized = torch._make_per_tensor_quantized_tensor(data, 0.1, 3)
         x = data.numpy()
         for scale in SCALES:
             if int(size * scale) != int(F(size) * F(scale)) or int(size * scale) < 1:
                 continue
             factors: tuple[float, ...] = (2.0, scale)
             made = functional.interpolate(
-                codes, scale_factor=factors, mode=mode, recompute_scale_factor=False
+                quantized, scale_factor=factors, mode=mode, recompute_scale_factor=False
             )
             wanted = made.int_repr().numpy()
             attrs: dict[str, Attr] = {**STEPS[mode], "scales": (1.0, 1.0, *factors)}
@@ -177,7 +177,7 @@ def test_the_nearest_codes_lie_where_torch_takes_them(mode: str) -> None:
             )
             apart += not np.array_equal(plain, wanted)
         for to in (*range(1 + size % 5, 100, 5), 82):
-            wanted = functional.interpolate(codes, (3, to), mode=mode).int_repr().numpy()
+            wanted = functional.interpolate(quantized, (3, to), mode=mode).int_repr().numpy()
             given = {"x": x, "sizes": np.array([1, 1, 3, to])}
             got = STEPPED(**given, **spec("resize_nearest").complete_attrs(STEPS[mode]))
             assert np.array_equal(got, wanted), f"{size} to {to}"

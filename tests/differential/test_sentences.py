@@ -13,7 +13,7 @@ CHUNK = 4
 
 
 def agrees(seed: int) -> tuple[int, int, Quantized]:
-    """How many tensors of codes were compared, and how many there are."""
+    """How many tensors of integers were compared, and how many there are."""
     made = quantized(sentences(seed), ("channel", "tensor")[seed % 2])
     seen = 0
     for differences in (qoperator_differences, qdq_differences):

@@ -1,7 +1,7 @@
-"""Networks of attention, recurrent layers, norms and convolutions: codes equal, reals near.
+"""Networks of attention, recurrent layers, norms and convolutions: integers equal, floats near.
 
-Where reals are rounded to codes, both sides go on from onnxruntime's: so that every later operator
-on codes is held to the byte, however deep it stands.
+Where floats are rounded to integers, both sides go on from onnxruntime's: so that every later
+operator on integers is held to the byte, however deep it stands.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def test_many_more_networks_on_words_agree(chunk: int) -> None:
 # -- in every form --------------------------------------------------------------------------------
 
 
-def on_codes(proto: onnx.ModelProto) -> Counter[str]:
-    """The operators on codes."""
+def integer_ops(proto: onnx.ModelProto) -> Counter[str]:
+    """The operators on integers."""
     return Counter(n.op_type for n in proto.graph.node if n.op_type.startswith("QLinear"))
 
 
@@ -90,7 +90,7 @@ def far(net: Text, theirs: dict[str, Any], mine: dict[str, Any]) -> str:
 
 
 def forms(seed: int, folder: Path) -> bool:
-    """To another form and back: the same operators on codes and the same bytes of them.
+    """To another form and back: the same operators on integers and the same bytes of them.
 
     False where a sum of floats in another order came to lie on the other side of a tie.
     """
@@ -102,11 +102,11 @@ def forms(seed: int, folder: Path) -> bool:
     for form, target in (("qdq", "onnxruntime"), ("integer", "onnxruntime"), ("qdq", "onnx")):
         where = f"seed {seed}, {form}, {target}"
         pipeline.save(pipeline.load(source), there, format=form, target=target, force=True)
-        assert not on_codes(onnx.load(there)) or form == "integer", where
+        assert not integer_ops(onnx.load(there)) or form == "integer", where
         runtime.run(onnx.load(there), made.feeds, optimize=False)
         pipeline.save(pipeline.load(there), back, format="qoperator", force=True)
         again = onnx.load(back)
-        assert on_codes(again) == on_codes(made.proto), where
+        assert integer_ops(again) == integer_ops(made.proto), where
         found = far(net, theirs, runtime.run(again, made.feeds, optimize=False))
         if found == "a tie":
             return False

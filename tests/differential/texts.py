@@ -1,6 +1,7 @@
 """Random networks on words: attention, recurrent layers, norms and convolutions on one stream.
 
-What is computed on codes is exact; what islands of reals give is near, and so are codes made of it.
+What is computed on integers is exact; what islands of floats give is near, and so are integers made
+of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HEADS = 2
 
 
 class Text(Net):
-    """A network that grows layer by layer on tensors of N rows of T places of C codes.
+    """A network that grows layer by layer on tensors of N rows of T places of C integers.
 
     `fixed`: scales and zero points are constants, and nothing is given or computed.
     """
@@ -26,11 +27,11 @@ class Text(Net):
         super().__init__(seed)
         self.fixed = fixed
         self.rounds: dict[str, str] = {}
-        """Codes that reals were rounded to, each with its reals."""
+        """Integers that floats were rounded to, each with its floats."""
         self.shown: dict[str, bool] = {}
-        """Reals that are results, and whether they hang on sums of codes alone."""
+        """Floats that are results, and whether they hang on sums of integers alone."""
         self.loose: set[str] = set()
-        """Codes and reals of layers whose state is quantized as they run."""
+        """Integers and floats of layers whose state is quantized as they run."""
         self.count, self.length = self.pick(1, 2), 4
         on_floats = [self.look, self.dynamic, self.steps, self.cells, self.norm, self.blocks]
         on_integers = [self.attend, self.attend, self.linear, self.embed, self.local, self.gated]
@@ -72,7 +73,7 @@ class Text(Net):
         return result
 
     def product(self, x: Coded, columns: int) -> Coded:
-        """Codes times weights of codes."""
+        """Integers times weights of integers."""
         terms = x.shape[-1]
         parts, step = self.weight(self.name("w"), (terms, columns), columns)
         result = self.coded((*x.shape[:-1], columns), self.near(x.scale * step * 4 * terms**0.5))
@@ -88,7 +89,7 @@ class Text(Net):
         return name
 
     def rounded(self, real: str, shape: tuple[int, ...], scale: float, *, exact: bool) -> Coded:
-        """Reals as codes; they are a result of their own, too."""
+        """Floats as integers; they are a result of their own, too."""
         self.show(real, exact=exact)
         result = self.coded(shape, scale)
         self.rounds[result.name] = real
@@ -106,11 +107,11 @@ class Text(Net):
         return self.moved("Transpose", x, tuple(x.shape[i] for i in perm), perm=list(perm))
 
     def image(self) -> Coded:
-        """Codes of three axes."""
+        """Integers of three axes."""
         rows = [c for c in self.made if len(c.shape) == 3 and c.shape[2] >= 4]
         return rows[-1] if self.pick(0, 2) else rows[self.pick(0, len(rows) - 1)]
 
-    # -- on codes -----------------------------------------------------------------------------
+    # -- on integers -----------------------------------------------------------------------------
 
     def start(self) -> None:
         wide = 8 * self.pick(1, 2)
@@ -120,7 +121,7 @@ class Text(Net):
         self.embed()
 
     def embed(self) -> None:
-        """Rows of a table of codes, some of them by places from the end."""
+        """Rows of a table of integers, some of them by places from the end."""
         features = 8 * self.pick(1, 2)
         rows, low = 11, np.iinfo(self.code).min
         table = self.held(
@@ -193,7 +194,7 @@ class Text(Net):
             self.emit("Slice", [x.name, *bounds], result.name, "")
 
     def parted(self) -> None:
-        """Codes cut in parts, which are weighed by one another."""
+        """Integers cut in parts, which are weighed by one another."""
         x = self.image()
         half = x.shape[2] // 2
         if x.shape[2] != 2 * half:
@@ -210,7 +211,7 @@ class Text(Net):
         self.pair("QLinearMul", parts[1], share, x.scale)
 
     def summed(self) -> None:
-        """A sum of codes as reals, exact, then codes again."""
+        """A sum of integers as floats, exact, then integers again."""
         x, columns = self.image(), 8
         parts, step = self.weight(self.name("w"), (x.shape[2], columns), columns)
         inputs = [x.name, parts[0], x.numbers[0], parts[1], x.numbers[1], parts[2]]
@@ -218,10 +219,10 @@ class Text(Net):
         scale = self.near(x.scale * step * 4 * x.shape[2] ** 0.5)
         self.rounded(real, (*x.shape[:2], columns), scale, exact=True)
 
-    # -- islands of reals ---------------------------------------------------------------------
+    # -- islands of floats ---------------------------------------------------------------------
 
     def look(self) -> None:
-        """Attention of codes, a residual of reals and a norm; signed codes go as reals."""
+        """Attention of integers, a residual of floats and a norm; signed integers go as floats."""
         x = self.image()
         features = x.shape[2]
         real = self.meant(x)
@@ -267,7 +268,7 @@ class Text(Net):
         self.recurrent("DynamicQuantizeLSTM", x, inputs, hidden, MS)
 
     def cells(self) -> None:
-        """A recurrent layer of reals."""
+        """A recurrent layer of floats."""
         x, hidden = self.image(), 8
         op, gates = (("LSTM", 4), ("GRU", 3))[self.pick(0, 1)]
         shapes = ((1, gates * hidden, x.shape[2]), (1, gates * hidden, hidden))

@@ -14,8 +14,8 @@ from qir.capability import Capability, load, verdicts
 from qir.ir.graph import Graph
 from qir.query.query import query, query_values
 from qir.rewrite.patterns.matching import matches
+from qir.rewrite.patterns.mismatch import why_not
 from qir.rewrite.patterns.parser import parse_pattern
-from qir.rewrite.patterns.why import why_not
 from qir.rewrite.runner.options import parse_passes
 from qir.testing import EVERY, random_graph
 from tests.fuzzing.breaking import break_text, break_tokens

@@ -223,10 +223,10 @@ def _stored() -> Iterator[onnx.ModelProto]:
             [node("Constant", [], ["w"], sparse_value=sparse), node("Add", ["x", "w"], ["y"])], {}
         )
     for kind in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT8E4M3FN):
-        codes = helper.make_tensor("w", kind, [4, 6], [1] * 24)
+        quantized = helper.make_tensor("w", kind, [4, 6], [1] * 24)
         made = _model([node("DequantizeLinear", ["w", "s"], ["d"])], {"s": np.float32(0.5)})
         made.graph.node.append(node("Add", ["x", "d"], ["y"]))
-        made.graph.initializer.append(codes)
+        made.graph.initializer.append(quantized)
         made.opset_import[0].version, made.ir_version = 21, 10
         yield made
     typed = _model([node("Add", ["x", "w"], ["y"])], {})

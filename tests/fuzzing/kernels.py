@@ -141,9 +141,9 @@ def _quantize(rng: random.Random) -> Call:
     shape = [rng.randrange(4) for _ in range(4)]
     x = ints(rng, int(np.prod(shape)), -600, 600, np.float32).reshape(shape) / np.float32(2)
     zero, nhwc = rng.randrange(256), rng.random() < 0.5
-    codes = np.clip(np.rint(x) + zero, 0, 255).astype(np.uint8)
+    quantized = np.clip(np.rint(x) + zero, 0, 255).astype(np.uint8)
     given = {"shape": shape, "scale": 1.0, "zero": zero, "low": 0, "high": 255, "nhwc": nhwc}
-    expected = codes.transpose(0, 2, 3, 1) if nhwc else codes
+    expected = quantized.transpose(0, 2, 3, 1) if nhwc else quantized
     return step_of("quantize", [x], given | {"y_type": "u8"}, np.ascontiguousarray(expected))
 
 
@@ -205,7 +205,7 @@ def _binary(rng: random.Random) -> Call:
 
 
 def _pool(rng: random.Random) -> Call:
-    """Of codes that are all one: so is every maximum and every mean."""
+    """Of integers that are all one: so is every maximum and every mean."""
     n, h, w, c, code = (
         *(rng.randrange(1, 5) for _ in range(3)),
         rng.randrange(5),
@@ -297,15 +297,16 @@ def _python(rng: random.Random) -> Call:
     return Call(door, given | {"function": function}, filled, x)
 
 
-# -- codes and statistics -------------------------------------------------------------------------
+# -- integers and statistics
+# -------------------------------------------------------------------------
 
 
 def _rows(first: Any, inner: Any, run: Any, count: Any) -> _codes.Rows:
     return _codes.Rows(first, inner, run, count)
 
 
-def _plain(codes: Array) -> Array:
-    return codes.reshape(-1).view(np.uint8)
+def _plain(quantized: Array) -> Array:
+    return quantized.reshape(-1).view(np.uint8)
 
 
 def _encode(rng: random.Random) -> Call:
@@ -343,46 +344,52 @@ def _fixed(rng: random.Random) -> Call:
 
 def _decode(rng: random.Random) -> Call:
     inner, rows = rng.randrange(1, 9), rng.randrange(5)
-    codes = ints(rng, rows * inner, 0, 255, np.uint8)
-    filled = Guarded(np.zeros(codes.size * 4, np.uint8))
+    quantized = ints(rng, rows * inner, 0, 255, np.uint8)
+    filled = Guarded(np.zeros(quantized.size * 4, np.uint8))
 
     def door(first: Any, inner: Any, run: Any, count: Any, **given: Any) -> None:
         _codes.decode(rows=_rows(first, inner, run, count), **given)
 
-    given: dict[str, Any] = {"codes": codes, "y": filled.array, "wide": False, "carrier": "u1"}
+    given: dict[str, Any] = {"codes": quantized, "y": filled.array, "wide": False, "carrier": "u1"}
     given |= {"first": np.zeros(rows, np.int64), "inner": inner, "run": inner, "count": 1}
     given |= {"scale": _plain(np.full(1, 0.5, np.float32)), "zero": None, "minus": None}
     given |= {"plus": None, "table": None, "isa": None}
-    return Call(door, given, filled, _plain(codes.astype(np.float32) * np.float32(0.5)))
+    return Call(door, given, filled, _plain(quantized.astype(np.float32) * np.float32(0.5)))
 
 
 def _table(rng: random.Random) -> Call:
-    codes, table = (
+    quantized, table = (
         ints(rng, rng.choice(SIZES), 0, 255, np.uint8),
         ints(rng, 256, 0, 99, np.uint16),
     )
-    filled = Guarded(np.zeros(codes.size * 2, np.uint8))
-    given = {"codes": codes, "table": _plain(table), "y": filled.array, "itemsize": 1, "entry": 2}
-    return Call(_codes.lookup, given, filled, _plain(table[codes]))
+    filled = Guarded(np.zeros(quantized.size * 2, np.uint8))
+    given = {
+        "codes": quantized,
+        "table": _plain(table),
+        "y": filled.array,
+        "itemsize": 1,
+        "entry": 2,
+    }
+    return Call(_codes.lookup, given, filled, _plain(table[quantized]))
 
 
 def _bits(rng: random.Random) -> Call:
     rows, n = rng.randrange(4), 2 * rng.randrange(20)
-    codes = ints(rng, rows * n, 0, 15, np.uint8)
-    packed = (codes[::2] | codes[1::2] << 4).reshape(rows, n // 2)
+    quantized = ints(rng, rows * n, 0, 15, np.uint8)
+    packed = (quantized[::2] | quantized[1::2] << 4).reshape(rows, n // 2)
     form: dict[str, Any] = {"n": n, "bits": 4, "itemsize": 1, "is_signed": False, "high": False}
     if rng.random() < 0.5:
         filled = Guarded(np.zeros_like(packed))
-        return Call(_codes.pack, form | {"codes": codes, "to": filled.array}, filled, packed)
-    filled = Guarded(np.zeros_like(codes))
-    return Call(_codes.unpack, form | {"data": packed, "codes": filled.array}, filled, codes)
+        return Call(_codes.pack, form | {"codes": quantized, "to": filled.array}, filled, packed)
+    filled = Guarded(np.zeros_like(quantized))
+    return Call(_codes.unpack, form | {"data": packed, "codes": filled.array}, filled, quantized)
 
 
 def _recode(rng: random.Random) -> Call:
-    codes = ints(rng, rng.choice(SIZES), 0, 255, np.uint8)
-    filled = Guarded(np.zeros_like(codes))
-    given = {"codes": codes, "y": filled.array, "bits": 8, "itemsize": 1}
-    return Call(_codes.recode, given | {"from_signed": False, "to_signed": True}, filled, codes)
+    quantized = ints(rng, rng.choice(SIZES), 0, 255, np.uint8)
+    filled = Guarded(np.zeros_like(quantized))
+    given = {"codes": quantized, "y": filled.array, "bits": 8, "itemsize": 1}
+    return Call(_codes.recode, given | {"from_signed": False, "to_signed": True}, filled, quantized)
 
 
 def _tally(rng: random.Random) -> Call:

@@ -91,7 +91,7 @@ def test_there_are_twenty() -> None:
 # -- plain formulas -------------------------------------------------------------------------------
 
 
-def _codes(x: Data, scale: float, zero: int, low: int, high: int) -> Data:
+def _quantized(x: Data, scale: float, zero: int, low: int, high: int) -> Data:
     """Divided in float32, rounded to even, the zero added after."""
     found: Data = np.clip(np.rint(x.astype(np.float32) / np.float32(scale)) + zero, low, high)
     return found
@@ -131,7 +131,7 @@ def _swish(r: Data) -> Data:
 
 @formula("01-integer-form", "01-qdq-conv-relu-add")
 def _residual(given: Made, held: Made, made: Made) -> None:
-    x = _codes(given["x"], 0.0235, 128, 0, 255)
+    x = _quantized(given["x"], 0.0235, 128, 0, 255)
     assert np.array_equal(made["xq"], x)
     acc = _conv(x - 128, held["w"]) + held["b"][:, None, None]
     m = np.float32(0.0235) * held["ws"] / np.float32(0.0118)
@@ -139,8 +139,8 @@ def _residual(given: Made, held: Made, made: Made) -> None:
     if "c" not in made:
         assert np.array_equal(made["rq"], _rounded(acc, m, 0, 0, 255))
     assert np.abs(made["rq"] - exact).max() < 0.51
-    reals = made["rq"] * 0.0118 + (made["xq"] - 128.0) * 0.0235
-    assert np.abs(made["sq"] - np.clip(reals / 0.0301 + 77, 0, 255)).max() < 0.51
+    floats = made["rq"] * 0.0118 + (made["xq"] - 128.0) * 0.0235
+    assert np.abs(made["sq"] - np.clip(floats / 0.0301 + 77, 0, 255)).max() < 0.51
 
 
 @formula("02-qlinear-ops")
@@ -192,21 +192,21 @@ def _dynamic(given: Made, held: Made, made: Made) -> None:
 
 @formula("04-matmul-nbits-gptq")
 def _blocks(given: Made, held: Made, made: Made) -> None:
-    for codes, scale, zero, group, out in (
+    for quantized, scale, zero, group, out in (
         ("w", "ws", "wz", np.arange(64) // 32, "y"),
         ("g", "gs", "gz", held["gi"], "v"),
     ):
         zeros = held[zero].astype(np.float64)[:, group]
-        w = (held[codes].astype(np.float64) - zeros) * held[scale].astype(np.float64)[:, group]
+        w = (held[quantized].astype(np.float64) - zeros) * held[scale].astype(np.float64)[:, group]
         _near(made[out], given["x"].astype(np.float64) @ w.T)
 
 
 @formula("05-pytorch-fx")
 def _fx(given: Made, held: Made, made: Made) -> None:
     x = given["x"].astype(np.int64) - 3
-    reals = _conv(x, held["w"]) * (0.0173 * held["ws"])[:, None, None]
-    reals = np.maximum(reals + held["b"][:, None, None], 0)
-    assert np.abs(made["y"] - np.clip(reals / 0.02, 0, 255)).max() < 0.51
+    floats = _conv(x, held["w"]) * (0.0173 * held["ws"])[:, None, None]
+    floats = np.maximum(floats + held["b"][:, None, None], 0)
+    assert np.abs(made["y"] - np.clip(floats / 0.02, 0, 255)).max() < 0.51
     total = made["y"] * 0.02 + x * 0.0173
     assert np.abs(made["s"] - np.clip(total / 0.041 + 64, 0, 255)).max() < 0.51
     assert np.array_equal(made["k"], made["s"])
@@ -231,8 +231,8 @@ def _tokens(given: Made, held: Made, made: Made) -> None:
 
 @formula("07-fake-quantize")
 def _fake(given: Made, held: Made, made: Made) -> None:
-    codes = _codes(given["x"], 0.03, 11, 0, 255)
-    _near(made["f"], (codes - 11) * np.float64(np.float32(0.03)))
+    quantized = _quantized(given["x"], 0.03, 11, 0, 255)
+    _near(made["f"], (quantized - 11) * np.float64(np.float32(0.03)))
 
 
 @formula("08-tensorflow")
@@ -241,16 +241,16 @@ def _tensorflow(given: Made, held: Made, made: Made) -> None:
     gain = np.float32(127.5) / np.float32(6)  # written with 127.5, read with 127
     assert np.array_equal(made["q"], np.clip(np.rint(x * gain), -128, 127))
     assert np.array_equal(made["r"], np.clip(np.rint(x * np.float32(255 / 6)), 0, 255))
-    reals = _conv(_first(made["q"]), held["w"]) * (0.047244094 * 0.01)
-    reals += made["b"][:, None, None]
-    reals = np.maximum(reals + _first(made["r"]) * 0.023529412, 0)
-    assert np.abs(_first(made["y"]) - np.clip(reals / 0.023529412, 0, 255)).max() < 0.51
+    floats = _conv(_first(made["q"]), held["w"]) * (0.047244094 * 0.01)
+    floats += made["b"][:, None, None]
+    floats = np.maximum(floats + _first(made["r"]) * 0.023529412, 0)
+    assert np.abs(_first(made["y"]) - np.clip(floats / 0.023529412, 0, 255)).max() < 0.51
     scaled = np.rint((given["v"] - np.float32(-2.7)) / np.float32(0.039215688))
     assert np.array_equal(made["a"], np.clip(scaled, 0, 255))
     _near(made["ad"], made["a"] * 0.039215688 - 2.7)
     assert np.abs(made["o"] - np.clip(given["v"] / 0.1, -128, 127)).max() < 0.51
-    codes = _codes(given["v"], 0.023529412, 128, 0, 255)
-    _near(made["f"], (codes - 128) * np.float64(np.float32(0.023529412)))
+    quantized = _quantized(given["v"], 0.023529412, 128, 0, 255)
+    _near(made["f"], (quantized - 128) * np.float64(np.float32(0.023529412)))
 
 
 @formula("09-mxnet")
@@ -259,9 +259,9 @@ def _mxnet(given: Made, held: Made, made: Made) -> None:
     folded = held["w"].astype(np.float64) * gain[:, None, None, None]
     steps = 2 * np.abs(folded).max((1, 2, 3), keepdims=True) / 254
     shift = [0.125, -0.25, 0.5, 0.0] - np.array([0.5, -0.5, 0.25, 0.75]) * gain
-    reals = _conv(made["d"] * 0.010378, np.rint(folded / steps).clip(-128, 127) * steps)
-    reals = np.maximum(reals + shift[:, None, None] + made["r"] * 0.02, 0)
-    assert np.abs(made["y"] - np.clip(reals / 0.02, 0, 255)).max() < 0.6
+    floats = _conv(made["d"] * 0.010378, np.rint(folded / steps).clip(-128, 127) * steps)
+    floats = np.maximum(floats + shift[:, None, None] + made["r"] * 0.02, 0)
+    assert np.abs(made["y"] - np.clip(floats / 0.02, 0, 255)).max() < 0.6
     flat = made["y"].reshape(1, -1).astype(np.float64) * 0.02
     _near(made["o"], flat @ (held["fw"] * 0.0041).T, 1e-4)
 
@@ -313,18 +313,18 @@ def _recipe(given: Made, held: Made, made: Made) -> None:
     origin = graph["q3"].node.origins[0]
     assert (origin.path, origin.call, origin.operands) == ("backbone.conv1", 1, (("x", "q_op_0"),))
     assert str(graph["conv1_out"].node.schemes["w"]) == "i8<-127:127> symmetric channel minmax"
-    codes = _codes(made["conv1_out"], 0.0314, 132, 0, 255)
-    assert np.array_equal(made["q3"], codes)
+    quantized = _quantized(made["conv1_out"], 0.0314, 132, 0, 255)
+    assert np.array_equal(made["q3"], quantized)
     _near(made["t"], np.tanh(made["conv1_out"].astype(np.float64)))
 
 
 @formula("13-tied-weights")
 def _tied(given: Made, held: Made, made: Made) -> None:
-    assert np.array_equal(made["w8"], _codes(held["w"], 0.02, 0, -128, 127))
-    assert np.array_equal(made["w4"].astype(np.int64), _codes(held["w"], 0.3, 0, -8, 7))
-    reals = (made["i8"].astype(np.float64) - 128) * np.float32(0.1)
-    assert np.array_equal(made["codes"], _codes(reals, 0.2, -3, -128, 127))
-    assert np.array_equal(made["reals"], _codes(made["z"], 0.2, -3, -128, 127))
+    assert np.array_equal(made["w8"], _quantized(held["w"], 0.02, 0, -128, 127))
+    assert np.array_equal(made["w4"].astype(np.int64), _quantized(held["w"], 0.3, 0, -8, 7))
+    floats = (made["i8"].astype(np.float64) - 128) * np.float32(0.1)
+    assert np.array_equal(made["codes"], _quantized(floats, 0.2, -3, -128, 127))
+    assert np.array_equal(made["reals"], _quantized(made["z"], 0.2, -3, -128, 127))
     names = [name for _, name in read_case("13-tied-weights")["w"].node.origins[0].operands]
     assert names == ["encoder.weight", "decoder.weight"]
 
@@ -333,10 +333,10 @@ def _tied(given: Made, held: Made, made: Made) -> None:
 def _loop(given: Made, held: Made, made: Made) -> None:
     h = given["h0"]
     for i in range(4):  # the condition ends it before the count of 5
-        codes = _codes(h, 0.05, 0, -128, 127)
-        assert np.array_equal(made["hs"][i], codes)
-        reals = (codes.astype(np.float32) * np.float32(0.05)).astype(np.float64)
-        h = np.tanh((reals @ held["w"].astype(np.float64)).astype(np.float32)).astype(np.float32)
+        quantized = _quantized(h, 0.05, 0, -128, 127)
+        assert np.array_equal(made["hs"][i], quantized)
+        floats = (quantized.astype(np.float32) * np.float32(0.05)).astype(np.float64)
+        h = np.tanh((floats @ held["w"].astype(np.float64)).astype(np.float32)).astype(np.float32)
     _near(made["y"], h)
     assert made["hs"].shape == (4, 2, 8)
 
@@ -348,29 +348,29 @@ def _shapes(given: Made, held: Made, made: Made) -> None:
     assert np.array_equal(made["r"], rows)
     assert np.array_equal(made["s"], given["max"][::2])
     assert np.array_equal(made["c"], np.concatenate([given["max"]] * 2))
-    reals = held["g"].astype(np.float32) * np.repeat(held["gs"], 4, 1)
-    assert np.array_equal(made["ud"], reals[None])
+    floats = held["g"].astype(np.float32) * np.repeat(held["gs"], 4, 1)
+    assert np.array_equal(made["ud"], floats[None])
 
 
 @formula("16-inner-requantization")
 def _inner(given: Made, held: Made, made: Made) -> None:
     bias = made["b"]
     acc = _conv(given["x"].astype(np.int64) - 121, held["w"], pad=0) + bias[:, None, None]
-    reals = acc * np.float64(np.float32(0.03) * np.float32(0.02))
-    assert np.abs(made["y"] - np.clip(_swish(reals) / 0.02 + 14, 0, 255)).max() < 0.51
-    codes = _rounded(
+    floats = acc * np.float64(np.float32(0.03) * np.float32(0.02))
+    assert np.abs(made["y"] - np.clip(_swish(floats) / 0.02 + 14, 0, 255)).max() < 0.51
+    quantized = _rounded(
         acc, np.array(np.float32(0.03) * np.float32(0.02) / np.float32(0.05)), 120, 0, 255
     )
-    twice = _swish((codes - 120) * 0.05)
+    twice = _swish((quantized - 120) * 0.05)
     assert np.abs(made["z"] - np.clip(twice / 0.02 + 14, 0, 255)).max() < 0.51
     assert (made["y"] != made["z"]).any()
 
 
 @formula("17-mixed-profiles")
 def _mixed(given: Made, held: Made, made: Made) -> None:
-    assert np.array_equal(made["y"], _codes(given["x"], 0.1, 128, 0, 255))
-    reals = (made["y"].astype(np.float32) - 128) * np.float32(0.1)
-    assert np.array_equal(made["z"], _codes(reals, 0.05, 3, -128, 127))
+    assert np.array_equal(made["y"], _quantized(given["x"], 0.1, 128, 0, 255))
+    floats = (made["y"].astype(np.float32) - 128) * np.float32(0.1)
+    assert np.array_equal(made["z"], _quantized(floats, 0.05, 3, -128, 127))
 
 
 @formula("18-declared-ranges")
@@ -385,11 +385,11 @@ def _declared(given: Made, held: Made, made: Made) -> None:
     assert other.declared is None
     assert other.has_same_mapping(quant)
     assert other != quant
-    assert np.array_equal(made["q"], _codes(given["x"], 0.008937008, 0, -128, 127))
+    assert np.array_equal(made["q"], _quantized(given["x"], 0.008937008, 0, -128, 127))
     rows = np.rint(given["x"] / held["ss"][:, None]).clip(-128, 127)
     assert np.array_equal(made["c"], rows)
     assert np.array_equal(
-        made["e"], _codes(made["q"] * np.float32(0.008937008), 0.009, 0, -128, 127)
+        made["e"], _quantized(made["q"] * np.float32(0.008937008), 0.009, 0, -128, 127)
     )
 
 

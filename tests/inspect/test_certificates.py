@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError, UsageError
 from qir.inspect import certificates
 from qir.inspect.certificates import Certificate, certify, nudged
-from qir.inspect.reach import MAX_SPAN, sum_reach
+from qir.inspect.reachable_sums import MAX_SPAN, sum_reach
 from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
@@ -40,7 +40,7 @@ def layer(
     tail: str = "",
     rows: int = 1,
 ) -> Graph:
-    """One linear layer on u8 codes."""
+    """One linear layer on u8 integers."""
     x_scale, w_scale, y_scale = scales
     graph = Graph()
     kind = TensorType((rows, w.shape[1]), uniform(U8, F(x_scale), zeros[0]))
@@ -70,7 +70,7 @@ def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 def every_code(
     name: str, graph: Graph, scale: np.float32, sums: NDArray[np.int64]
 ) -> NDArray[np.generic]:
-    """The codes of sums, straight from the definition of requantizing."""
+    """The integers of sums, straight from the definition of requantizing."""
     rule = profile(name).resolve(Query("linear", {"x": "u8", "w": "i8", "result": "u8"}))
     x, y = graph["x"].type.quant, graph["y"].type.quant
     assert x is not None
@@ -86,7 +86,7 @@ def every_code(
 
 
 def reached(w: NDArray[np.int8], zero: int) -> NDArray[np.int64]:
-    """Every sum that some codes make of one row of weights: weight by weight, code by code."""
+    """Every sum that some integers make of one row of weights: weight by weight, code by code."""
     least = sum(min(int(v) * (0 - zero), int(v) * (255 - zero)) for v in w)
     bits = 1
     for weight in np.abs(w.astype(np.int64)):
@@ -182,10 +182,10 @@ def test_where_ends_lie_too_far_apart_multiples_of_the_divisor_count() -> None:
     assert sum_reach(np.zeros(3, np.int64), -1, 5).every().tolist() == [0]
 
 
-def _sums(row: NDArray[np.int64], codes: range) -> set[int]:
+def _sums(row: NDArray[np.int64], quantized: range) -> set[int]:
     found = {0}
     for weight in row:
-        found = {s + int(weight) * code for s in found for code in codes}
+        found = {s + int(weight) * code for s in found for code in quantized}
     return found
 
 
@@ -400,11 +400,11 @@ def test_certificates_of_any_two_profiles_are_what_all_inputs_show(
         reasons = ("pairs of products can", "by method", "leave 32 bits")
         assert any(why in ties.why for why in reasons), (seed, one, two, ties.why)
         return
-    codes = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2), -1).reshape(-1, 2)
-    sums = (codes.astype(np.int64) - x_zero) @ w[0].astype(np.int64)
+    quantized = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2), -1).reshape(-1, 2)
+    sums = (quantized.astype(np.int64) - x_zero) @ w[0].astype(np.int64)
     every, first = np.unique(sums, return_index=True)
     many = layer(w, (x_scale, w_scale, y_scale), zeros=(x_zero, y_zero), rows=every.size)
-    a, b = (run(many, {"x": codes[first]}, profile=name)["y"] for name in (one, two))
+    a, b = (run(many, {"x": quantized[first]}, profile=name)["y"] for name in (one, two))
     assert ties.sums == every.size, (seed, one, two)
     assert ties.differ == int((a != b).sum()), (seed, one, two, ties)
 

@@ -27,7 +27,7 @@ def graph_of(
     bias: NDArray[np.floating] | None,
     **attrs: Any,
 ) -> Graph:
-    """One layer on u8 codes, its weights with a scale a channel."""
+    """One layer on u8 integers, its weights with a scale a channel."""
     graph, turned = Graph(), op.startswith("conv_transpose")
     kind = TensorType(x.shape, uniform(U8, F(scales[0]), 121))
     given = {"x": graph.add("input", types=[kind], name="x").result}
@@ -35,14 +35,14 @@ def graph_of(
     given["w"] = graph.constant(Array(w, TensorType(w.shape, of), "w"))
     if bias is not None:
         given["bias"] = graph.constant(Array(bias.astype(F), TensorType(bias.shape, F32), "b"))
-    shape = graph.add(op, {**given, **_reals(graph, given)}, attrs).result.type.shape
+    shape = graph.add(op, {**given, **_dequantized_operands(graph, given)}, attrs).result.type.shape
     result = TensorType(shape, uniform(U8, F(scales[2]), 77))
     graph.add("output", {"y": graph.add(op, given, attrs, types=[result], name="y").result})
     graph.prune()
     return graph
 
 
-def _reals(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
+def _dequantized_operands(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
     return {s: graph.add("dequantize", {"x": given[s]}).result for s in ("x", "w")}
 
 
@@ -70,7 +70,7 @@ CASES = [
 def test_it_counts_the_sums_on_which_runs_differ(
     op: str, rank: int, stride: int, groups: int
 ) -> None:
-    """Of windows of two taps along the last axis alone: every pair of codes is run."""
+    """Of windows of two taps along the last axis alone: every pair of integers is run."""
     turned, apart = op.startswith("conv_transpose"), 0
     for seed in range(4):
         rng = np.random.default_rng(seed)
@@ -104,7 +104,7 @@ def differing(
     groups: int,
     stride: int,
 ) -> int:
-    """The sums on which codes differ, counted for each channel and kind of place."""
+    """The sums on which integers differ, counted for each channel and kind of place."""
     x, found = pairs.astype(np.int64) - 121, 0
     apart = apart.reshape(len(pairs), apart.shape[1], -1)
     for channel in range(apart.shape[1]):

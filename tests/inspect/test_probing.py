@@ -140,8 +140,8 @@ def test_depthwise_layers_of_fbgemm_are_seen_to_saturate_pairs_of_taps() -> None
         op: [f for o in found if o.op == op for f in o.fields if f.field == "acc.pairs"]
         for op in ("conv2d", "conv3d")
     }
-    # Of one channel a group, both pair the same taps. What sets them apart are windows whose codes
-    # leave 16 bits, which takes 129 of them: 343 of a volume, when images have up to 49.
+    # Of one channel a group, both pair the same taps. What sets them apart are windows whose
+    # integers leave 16 bits, which takes 129 of them: 343 of a volume, when images have up to 49.
     alike = ("saturate_taps", "saturate_rows")
     assert [f for f in pairs["conv2d"] if f.obeyed == alike and f.filed == "saturate_taps"]
     assert [(f.obeyed, f.filed) for f in pairs["conv3d"]] == [(("saturate_taps",), "saturate_taps")]

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.inspect.elsewhere import OtherRuntime
+from qir.inspect.child_probes import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.graph import Graph
 

@@ -1,4 +1,4 @@
-"""Which values share a map, and which ops form one piece in codes."""
+"""Which values share a map, and which ops form one piece in integers."""
 
 import networkx as nx
 import pytest

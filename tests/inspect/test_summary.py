@@ -83,9 +83,10 @@ def test_ops_between_dequantize_and_quantize_work_on_codes() -> None:
 @pytest.mark.parametrize(
     ("change", "by", "lost"),
     [
-        ("conv2d(%xd, %wd)", "conv2d(%x, %wd)", {"y", "a"}),  # reads reals
-        ("quantize(%a)", "quantize(%y)", {"y", "a"}),  # its reals are used as well
-        ("global_avg_pool(%ad)", "global_avg_pool(%a)", {"y", "a", "p"}),  # reads reals of a kernel
+        ("conv2d(%xd, %wd)", "conv2d(%x, %wd)", {"y", "a"}),  # reads floats
+        ("quantize(%a)", "quantize(%y)", {"y", "a"}),  # its floats are used as well
+        # Reads floats of a kernel.
+        ("global_avg_pool(%ad)", "global_avg_pool(%a)", {"y", "a", "p"}),
     ],
 )
 def test_what_touches_reals_does_not_work_on_codes(change: str, by: str, lost: set[str]) -> None:

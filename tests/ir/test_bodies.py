@@ -193,8 +193,8 @@ def test_branches_that_give_different_codes_are_refused() -> None:
     branches = {}
     for name, kind in zip(("then", "else"), kinds, strict=True):
         body = Graph(name, "")
-        codes = Array(np.zeros(2, np.uint8), kind)
-        body.add("output", {"y": body.constant(codes, name="k")})
+        quantized = Array(np.zeros(2, np.uint8), kind)
+        body.add("output", {"y": body.constant(quantized, name="k")})
         branches[name] = body
     with pytest.raises(TypeRuleError, match="result 0 is"):
         graph.add("if", {"cond": c}, bodies=branches)
@@ -261,9 +261,9 @@ graph main as native {
     data = {"s": scales.data, "s.1": scales.data[None]}
     graph = parse(text.replace("graph main", "array @s.1 : 1x2x2xf32\ngraph main"), data)
     assert verify(graph) == []
-    codes = np.arange(8, dtype=np.uint8).reshape(2, 4)
-    made = run(graph, {"n": np.array(2), "x": codes})["y"]
-    assert np.array_equal(made, np.stack([codes, codes]))
+    quantized = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    made = run(graph, {"n": np.array(2), "x": quantized})["y"]
+    assert np.array_equal(made, np.stack([quantized, quantized]))
     again = graph.add(
         "loop",
         {"count": graph["n"], "xs.0": graph["x"]},

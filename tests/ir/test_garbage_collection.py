@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qir.ir import garbage as module
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir import garbage_collection as module
+from qir.ir.garbage_collection import pause_garbage_collection
 
 
 class Knot:

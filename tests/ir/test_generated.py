@@ -22,8 +22,8 @@ from qir.ir.types import QuantType, TensorType
 from qir.ir.verify import verify
 from qir.reference.interpreter import run
 from qir.testing import EVERY, Form, random_graph, sample_inputs
-from qir.testing.coded import MAKERS
-from qir.testing.feeding import APART, feed
+from qir.testing.op_samples import APART, feed
+from qir.testing.quantized_constants import MAKERS
 from tests.ir.alike import difference
 
 NEVER: set[str] = set()
@@ -67,7 +67,7 @@ def test_running_twice_gives_the_same_bytes() -> None:
         try:
             with np.errstate(all="ignore"):
                 first = run(graph, inputs)
-        except QirError:  # a foreign node, an index outside, codes without arithmetic
+        except QirError:  # a foreign node, an index outside, integers without arithmetic
             continue
         again = run(graph.copy(), dict(reversed(inputs.items())))
         assert list(first) == list(again)

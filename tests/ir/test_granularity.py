@@ -1,4 +1,4 @@
-"""Maps of blocks move with their elements: what codes mean is the same before and after."""
+"""Maps of blocks move with their elements: what integers mean is the same before and after."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def params(kind: TensorType) -> tuple[Data, Data]:
 
 
 def blocked(shape: tuple[int, ...], blocks: Blocks, inline: bool = False) -> TensorType:
-    """Codes with a scale and a zero for each block, all different."""
+    """Integers with a scale and a zero for each block, all different."""
     grain = Granularity(blocks)
     grid = tuple(d for d in grain.grid(shape) if isinstance(d, int))
     count = int(np.prod(grid))

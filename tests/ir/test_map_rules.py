@@ -105,10 +105,10 @@ def test_one_scale_for_an_axis_of_more_is_a_finding_where_it_does_not_run() -> N
 def test_blocks_of_several_axes_may_have_their_numbers_in_line() -> None:
     graph = reading("2x4x!quant.uniform<i4:f16:{0:1, 1:2}, {1.0:1, 2.0:0, 3.0:0, 4.0:0}>", "f16")
     assert not verify(graph)
-    codes = np.arange(8, dtype=np.int8).reshape(2, 4) - 4
+    quantized = np.arange(8, dtype=np.int8).reshape(2, 4) - 4
     scale, zero = np.array([[1, 2], [3, 4]]).repeat(2, 1), np.array([[1, 0], [0, 0]]).repeat(2, 1)
-    got = run(graph, {"x": codes})["y"]
+    got = run(graph, {"x": quantized})["y"]
     assert got.dtype == F16.carrier
-    assert got.tolist() == ((codes - zero) * scale).tolist()
+    assert got.tolist() == ((quantized - zero) * scale).tolist()
     wrong = reading("2x4x!quant.uniform<i4:f16:{0:1, 1:2}, {1.0, 2.0, 3.0}>", "f16")
     assert "scales are [3], the blocks make [2, 2]" in str(verify(wrong)[0])

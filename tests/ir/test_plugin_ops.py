@@ -101,9 +101,9 @@ def test_it_is_asked_for_by_name_attribute_and_pattern() -> None:
 def test_codes_go_through_it_as_reals() -> None:
     text = str(program()).replace("2x3xf32", "2x3x!quant.uniform<u8:f32, 0.5:10>")
     graph = qir.parse(text)
-    codes = np.array([[10, 11, 12], [13, 8, 9]], np.uint8)
+    quantized = np.array([[10, 11, 12], [13, 8, 9]], np.uint8)
     wanted = np.array([[10, 10, 10], [13, 10, 10]], np.uint8)
-    assert (qir.run(graph, {"x": codes})["y"] == wanted).all()
+    assert (qir.run(graph, {"x": quantized})["y"] == wanted).all()
 
 
 def test_it_is_no_part_of_the_table_that_is_gone_through() -> None:

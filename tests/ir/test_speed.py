@@ -36,8 +36,8 @@ def network(count: int) -> Graph:
     for i in range(count // 10):
         weight = graph.constant(Array.of(rng.standard_normal((8, 8, 1, 1), np.float32)))
         bias = graph.constant(Array.of(rng.standard_normal(8, np.float32)))
-        codes = KIND.with_element(QuantType(U8, scale=(0.01 + i * 1e-5,), zero=(128,)))
-        q = graph.add("quantize", {"x": x}, types=[codes]).result
+        quantized = KIND.with_element(QuantType(U8, scale=(0.01 + i * 1e-5,), zero=(128,)))
+        q = graph.add("quantize", {"x": x}, types=[quantized]).result
         y = graph.add("dequantize", {"x": q}).result
         y = graph.add("conv2d", {"x": y, "w": weight, "bias": bias}).result
         y = graph.add("relu", {"x": graph.add("add", {"a": y, "b": x}).result}).result

@@ -125,10 +125,10 @@ def test_the_carrier_of_a_type_holds_it(name: str) -> None:
 def test_codes_mean_code_minus_zero_times_scale() -> None:
     scale = np.array([0.5, 0.25], np.float32)
     kind = uniform(U8, scale, np.array([3, 128]), axis=0)
-    codes = np.array([[0, 255], [0, 255]], np.uint8)
+    quantized = np.array([[0, 255], [0, 255]], np.uint8)
     zeros = kind.zeros().astype(np.int64)
-    reals = (codes.astype(np.int64) - zeros[:, None]) * kind.scales()[:, None]
-    assert reals.tolist() == [[-1.5, 126.0], [-32.0, 31.75]]
+    floats = (quantized.astype(np.int64) - zeros[:, None]) * kind.scales()[:, None]
+    assert floats.tolist() == [[-1.5, 126.0], [-32.0, 31.75]]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -34,7 +34,7 @@ def one(rng: random.Random, found: Iterable[Value | Node]) -> Value | Node | Non
 
 
 def coded(rng: random.Random, graph: Graph) -> tuple[Value, QuantType] | None:
-    """A value that holds codes."""
+    """A value that holds integers."""
     value = one(rng, (v for v in graph.values.values() if v.type.quant))
     return (value, value.type.quant) if isinstance(value, Value) and value.type.quant else None
 
@@ -122,7 +122,7 @@ def wrong_element(rng: random.Random, graph: Graph) -> Planted:
     return "types", value.node.name
 
 
-def wrong_codes(rng: random.Random, graph: Graph) -> Planted:
+def out_of_range_integers(rng: random.Random, graph: Graph) -> Planted:
     constants = (v for v in graph.values.values() if v.constant is not None and v.type.quant)
     value = one(rng, (v for v in constants if v.type.dtype.bits == 8))
     if not isinstance(value, Value) or value.constant is None or value.type.quant is None:
@@ -158,12 +158,12 @@ def wrong_bias(rng: random.Random, graph: Graph) -> Planted:
     node = one(rng, biases())
     if not isinstance(node, Node):
         return None
-    codes = node.operands[spec(node.op).traits.bias or ""].node.operands["x"]
-    quant = codes.type.quant
+    quantized = node.operands[spec(node.op).traits.bias or ""].node.operands["x"]
+    quant = quantized.type.quant
     assert quant is not None
     near = np.nextafter(np.asarray(quant.scales()), np.float32(1))
     scale = Array.of(near, "s") if quant.granularity else (float(near),)
-    retype(graph, codes, replace(quant, scale=scale))
+    retype(graph, quantized, replace(quant, scale=scale))
     return "bias-scale", node.name
 
 
@@ -224,7 +224,7 @@ FAULTS: tuple[Fault, ...] = (
     wrong_shape,
     wrong_rank,
     wrong_element,
-    wrong_codes,
+    out_of_range_integers,
     wrong_move,
     wrong_bias,
     computed_weights,

@@ -1,4 +1,5 @@
-"""Proofs about sums see through what moves codes, compute what constants make, and use a Relu."""
+"""Proofs about sums see through what moves integers, compute what constants make, and use a
+Relu."""
 
 from __future__ import annotations
 
@@ -52,11 +53,11 @@ def moved(
 
 
 def product(graph: Graph, w: Value, kind: QuantType = BYTES) -> Graph:
-    """Reals of codes, moved too, times the weights."""
+    """Floats of integers, moved too, times the weights."""
     depth = w.type.shape[0]
     x = graph.add("input", types=[TensorType((depth, 2), kind)], name="x").result
-    reals = graph.add("dequantize", {"x": x}).result
-    turned = graph.add("transpose", {"x": reals}, {"perm": (1, 0)}).result
+    floats = graph.add("dequantize", {"x": x}).result
+    turned = graph.add("transpose", {"x": floats}, {"perm": (1, 0)}).result
     graph.add("output", {"y": graph.add("matmul", {"a": turned, "b": w}, name="y").result})
     return graph
 
@@ -144,25 +145,25 @@ def test_a_sum_of_moved_weights_wraps_in_onnxruntime_as_told(tmp_path: object) -
 
 def test_codes_that_a_quantize_makes_of_constants_are_those_of_onnxruntime() -> None:
     rng = np.random.default_rng(4)
-    reals = rng.normal(0, 20, (7, 300)).astype(np.float32)
+    floats = rng.normal(0, 20, (7, 300)).astype(np.float32)
     model = session(
         [
             helper.make_node("Identity", ["x"], ["unused"]),
             helper.make_node("QuantizeLinear", ["w", "s", "z"], ["q"]),
             helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
         ],
-        {"w": reals, "s": np.float32(0.25), "z": np.int8(0)},
+        {"w": floats, "s": np.float32(0.25), "z": np.int8(0)},
         1,
     )
     made = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    (codes,) = made.run(None, {"x": np.zeros((1, 1), np.float32)})
+    (quantized,) = made.run(None, {"x": np.zeros((1, 1), np.float32)})
     graph = Graph("main", "ort-1.31")
-    w = graph.constant(Array.of(reals, "w"))
+    w = graph.constant(Array.of(floats, "w"))
     turned = graph.add("transpose", {"x": w}, {"perm": (1, 0)}).result
     stored = graph.add("quantize", {"x": turned}, types=[TensorType((300, 7), FINE)]).result
     product(graph, graph.add("dequantize", {"x": stored}).result)
     (found,) = overflow(graph)
-    assert (found.least, found.greatest) == extremes(codes.T.astype(np.int64), -3, 252)
+    assert (found.least, found.greatest) == extremes(quantized.T.astype(np.int64), -3, 252)
     assert [f.rule for f in verify(graph)] == []  # nobody computes here, and nobody guesses
 
 
@@ -203,9 +204,9 @@ def test_scales_that_a_reshape_deals_out_are_not_known() -> None:
     scale = Array.of(np.array([0.5, 0.25], np.float32), "s")
     kind = QuantType(I8, scale=scale, granularity=Granularity(((0, 1),)))
     held = Array(np.ones((2, 6), np.int8), TensorType((2, 6), kind), "w")
-    reals = graph.add("dequantize", {"x": graph.constant(held)}).result
+    floats = graph.add("dequantize", {"x": graph.constant(held)}).result
     shape = graph.constant(Array.of(np.array([4, 3]), "shape"))
-    product(graph, graph.add("reshape", {"x": reals, "shape": shape}).result)
+    product(graph, graph.add("reshape", {"x": floats, "shape": shape}).result)
     (found,) = overflow(graph)
     assert (found.wraps, found.why) == (None, "its scales do not keep to one axis through reshape")
     assert verify(graph) == []
@@ -213,11 +214,11 @@ def test_scales_that_a_reshape_deals_out_are_not_known() -> None:
 
 def test_codes_dequantized_apart_and_joined_are_not_known() -> None:
     graph = Graph()
-    reals = [
+    floats = [
         graph.add("dequantize", {"x": graph.add("input", types=[TensorType((2, 3), k)]).result})
         for k in (BYTES, QuantType(U8, scale=(0.25,)))
     ]
-    joined = graph.add("concat", {f"xs.{i}": r.result for i, r in enumerate(reals)}, {"axis": 1})
+    joined = graph.add("concat", {f"xs.{i}": r.result for i, r in enumerate(floats)}, {"axis": 1})
     held = Array(np.ones((6, 2), np.int8), TensorType((6, 2), FINE), "w")
     w = graph.add("dequantize", {"x": graph.constant(held)}).result
     graph.add("output", {"y": graph.add("matmul", {"a": joined.result, "b": w}).result})

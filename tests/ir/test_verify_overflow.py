@@ -33,7 +33,8 @@ Whole = NDArray[np.int64]
 
 @dataclass
 class Case:
-    """A random product of codes: its graph, and its sums of centred codes in exact arithmetic."""
+    """A random product of integers: its graph, and its sums of centred integers in exact
+    arithmetic."""
 
     graph: Graph
     shape: tuple[int, ...]
@@ -57,7 +58,7 @@ def convolved(x: Whole, w: Whole, attrs: dict[str, tuple[int, ...]], groups: int
     return whole
 
 
-def codes(rng: np.random.Generator, bits: int, symmetric: bool) -> QuantType:
+def random_quant_type(rng: np.random.Generator, bits: int, symmetric: bool) -> QuantType:
     """A map of random storage, bounds and zero."""
     kind = dtype(f"{'i' if symmetric or rng.integers(2) else 'u'}{bits}")
     low, high = kind.bounds
@@ -70,8 +71,8 @@ def codes(rng: np.random.Generator, bits: int, symmetric: bool) -> QuantType:
 def weights(
     rng: np.random.Generator, shape: tuple[int, ...], axis: int, bits: int
 ) -> tuple[Array, Whole]:
-    """Random codes with one zero, or one for each channel; and code - zero."""
-    kind = codes(rng, bits, symmetric=bool(rng.integers(2)))
+    """Random integers with one zero, or one for each channel; and code - zero."""
+    kind = random_quant_type(rng, bits, symmetric=bool(rng.integers(2)))
     data = rng.integers(kind.low, kind.high, shape, endpoint=True).astype(kind.storage.carrier)
     zeros = np.full(shape[axis], np.asarray(kind.zeros()))
     if rng.integers(2):
@@ -138,7 +139,7 @@ def convolution(rng: np.random.Generator) -> Case:
         "dilation": dilation,
     }
     w, centred = weights(rng, (groups * out, each, *kernel), 0, int(rng.integers(2, 9)))
-    kind = codes(rng, 8, symmetric=False)
+    kind = random_quant_type(rng, 8, symmetric=False)
     shape = (groups * each, *sizes)
     last = n == 2 and bool(rng.integers(2))
     shown: dict[str, Attr] = {**slide, "groups": groups}
@@ -161,7 +162,7 @@ def transposed(rng: np.random.Generator) -> Case:
         int(rng.integers((d * (k - 1)) // 2 + 1)) for k, d in zip(kernel, dilation, strict=True)
     )
     w, centred = weights(rng, (groups * each, out, *kernel), 1, int(rng.integers(2, 9)))
-    kind = codes(rng, 8, symmetric=False)
+    kind = random_quant_type(rng, 8, symmetric=False)
     shape = (groups * each, *sizes)
     attrs: dict[str, Attr] = {
         "stride": stride,
@@ -198,7 +199,10 @@ def around(kind: QuantType) -> tuple[int, int]:
 def product(rng: np.random.Generator) -> Case:
     op = ("linear", "gemm", "matmul")[int(rng.integers(3))]
     rows, inner, columns, batch = (int(v) for v in rng.integers(1, 6, 4))
-    kind, bits = codes(rng, int(rng.integers(2, 17)), symmetric=False), int(rng.integers(2, 17))
+    kind, bits = (
+        random_quant_type(rng, int(rng.integers(2, 17)), symmetric=False),
+        int(rng.integers(2, 17)),
+    )
     if op == "linear":
         w, centred = weights(rng, (columns, inner), 0, bits)
         x = TensorType((rows, inner), kind)
@@ -228,7 +232,7 @@ def turned(rng: np.random.Generator) -> Case:
     """A constant times what comes from outside."""
     rows, inner, columns = (int(v) for v in rng.integers(1, 6, 3))
     w, centred = weights(rng, (rows, inner), 0, 8)
-    kind = codes(rng, 8, symmetric=False)
+    kind = random_quant_type(rng, 8, symmetric=False)
     graph = Graph()
     x = graph.add("input", types=[TensorType((inner, columns), kind)], name="x").result
     y = graph.add("matmul", {"a": graph.constant(w), "b": x}, name="y").result
@@ -439,16 +443,16 @@ def test_codes_of_64_bits_times_nothing_are_nothing() -> None:
 
 @pytest.mark.parametrize(("bits", "told"), [(8, True), (16, False)])
 def test_reals_of_wide_codes_are_not_summed_in_32_bits(bits: int, told: bool) -> None:
-    for reals in (True, False):
+    for floats in (True, False):
         graph = Graph()
         kind, deep = QuantType(dtype(f"u{bits}"), scale=(1.0,)), 1 << 17
         x = graph.add("input", types=[TensorType((1, deep), kind)], name="x").result
         w = graph.add("input", types=[TensorType((deep, 1), kind)], name="w").result
-        if reals:
+        if floats:
             x, w = (graph.add("dequantize", {"x": v}).result for v in (x, w))
         graph.add("output", {"y": graph.add("matmul", {"a": x, "b": w}).result})
         found = [f for f in verify(graph) if f.rule == "overflow"]
-        assert bool(found) is (told or not reals)
+        assert bool(found) is (told or not floats)
 
 
 def test_computed_weights_are_bounded_by_their_type() -> None:
@@ -464,9 +468,9 @@ def test_computed_weights_are_bounded_by_their_type() -> None:
 # -- pairs --------------------------------------------------------------------------------------
 
 
-def saturated(pairs: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def saturated(pairs: NDArray[np.int64], quantized: NDArray[np.int64]) -> NDArray[np.int64]:
     """vpmaddubsw, by its definition: sums of two products, kept to 16 bits."""
-    out: NDArray[np.int64] = np.clip((pairs * codes).sum(axis=-1), -(2**15), 2**15 - 1)
+    out: NDArray[np.int64] = np.clip((pairs * quantized).sum(axis=-1), -(2**15), 2**15 - 1)
     return out
 
 
@@ -513,7 +517,7 @@ EDGES = [
     for code in range(1, 256)
     if min(abs(weights * code - end) for end in (-(2**15), 2**15 - 1)) <= 3
 ]
-"""Sums of two weights, and codes, whose product lies at an end of 16 bits or next to it."""
+"""Sums of two weights, and integers, whose product lies at an end of 16 bits or next to it."""
 
 
 @pytest.mark.parametrize(("weights", "code"), EDGES)

@@ -279,8 +279,8 @@ def test_every_index_is_of_a_group_that_there_is(by: str, message: str) -> None:
 
 
 def test_scales_that_are_codes_themselves_are_finite_and_not_negative() -> None:
-    def told(codes: list[float], kind: QuantType) -> list[tuple[str, str, str]]:
-        data = np.array(codes, kind.storage.carrier)
+    def told(quantized: list[float], kind: QuantType) -> list[tuple[str, str, str]]:
+        data = np.array(quantized, kind.storage.carrier)
         scales = Array(data, TensorType(data.shape, kind), "s")
         graph = Graph()
         held = QuantType(I8, scale=scales, granularity=Granularity(((0, 1),)))

@@ -52,7 +52,7 @@ def accumulate(
     groups: int = 1,
     x_zero: int = 0,
 ) -> Ints:
-    """The exact sums of a convolution of NHWC codes with OIHW weights."""
+    """The exact sums of a convolution of NHWC integers with OIHW weights."""
     n, h, w, c = x.shape
     out, taken, kh, kw = weight.shape
     padded = np.zeros((n, h + pad[0] + pad[2], w + pad[1] + pad[3], c), np.int64)

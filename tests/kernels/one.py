@@ -33,10 +33,10 @@ def one(
     return y
 
 
-def codes(
+def random_integers(
     rng: np.random.Generator, kind: str, shape: Sequence[int], ends: bool = False
 ) -> NDArray[np.uint8 | np.int8]:
-    """Random codes; with `ends` only the least and the greatest."""
+    """Random integers; with `ends` only the least and the greatest."""
     low, high = BOUNDS[kind]
     values = rng.integers(low, high + 1, tuple(shape))
     if ends:

@@ -10,7 +10,7 @@ from .test_onnxruntime import WIDE, nchw, nhwc, operator, same
 
 F32 = np.float32
 RATIOS = [1.0, 2.0**22, 2.0**23, 1e6, 3e7, 1e10, 1e20, 1e30]
-"""Of an operand's scale to the result's; from 2^23 on, some codes of a sum do not fit."""
+"""Of an operand's scale to the result's; from 2^23 on, some integers of a sum do not fit."""
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])

@@ -114,6 +114,85 @@ def test_what_follows_has_the_bytes_of_its_steps(
             assert got.tobytes() == wanted.tobytes()
 
 
+Part = tuple[Floats, Floats | None, list[tuple[str, Any]]]
+
+
+def chain_of(case: tuple[int, ...], rng: np.random.Generator) -> tuple[Floats, list[Part]]:
+    """An image and three convolutions: any one, a depthwise one, and one of one tap."""
+    n, c, h, w, size, wide, window, stride, oc = case
+    x, pad = normal(rng, n, h, w, c), (window // 2,) * 4
+
+    def part(o: int, i: int, k: int, **how: Any) -> Part:
+        shape = (n, how.pop("c"), how.pop("h"), how.pop("w"))
+        options = {"shape": shape, "kernel": (o, k, k), **how}
+        return normal(rng, o * i * k * k), normal(rng, o), [*options.items()]
+
+    before = part(wide, c, size, c=c, h=h, w=w, pad=(size // 2,) * 4, low=0.0, high=6.0)
+    middle = part(wide, 1, window, c=wide, h=h, w=w, pad=pad, stride=(stride, stride),
+                  groups=wide, op="silu")  # fmt: skip
+    h, w = ((side - 1) // stride + 1 for side in (h, w))
+    return x, [before, middle, part(oc, wide, 1, c=wide, h=h, w=w)]
+
+
+CHAINS = [
+    # images, channels, height, width, taps; of the depthwise one: channels, taps, stride; channels
+    (1, 5, 9, 11, 1, 20, 3, 1, 7),
+    (3, 4, 13, 12, 3, 33, 3, 2, 40),
+    (1, 16, 56, 56, 1, 70, 5, 2, 24),
+    (2, 3, 70, 75, 1, 48, 3, 1, 16),  # the ring is far smaller than the image
+    (1, 3, 2, 3, 1, 4, 5, 1, 3),
+    (9, 6, 8, 7, 1, 24, 5, 1, 6),
+]
+
+
+@pytest.mark.parametrize("case", CHAINS, ids=str)
+@pytest.mark.parametrize("there", [(0, 1, 2), (0, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_chain_has_the_bytes_of_its_convolutions(
+    case: tuple[int, ...], there: tuple[int, ...], residual: bool
+) -> None:
+    rng = np.random.default_rng([67, *case])
+    x, parts = chain_of(case, rng)
+    if 0 not in there:
+        n, c, h, w = dict(parts[1][2])["shape"]
+        x = normal(rng, n, h, w, c)
+    wanted, other = x, None
+    for i in there:
+        weight, bias, options = parts[i]
+        how = dict(options)
+        n, _, h, w = how["shape"]
+        step = how.get("stride", (1, 1))[0]
+        made = (n, (h - 1) // step + 1, (w - 1) // step + 1, how["kernel"][0])
+        wanted = everywhere("float_last_conv2d", [wanted], made, weight, bias, **how)
+    if residual:
+        other = normal(rng, *wanted.shape)
+        wanted = wanted + other
+    for isa in ISAS:
+        for threads in (1, 2):
+            got = np.full_like(wanted, np.nan)
+            arrays = [x, got, *([] if other is None else [other])]
+            plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
+            plan.float_last_chain(
+                "step", 0, 1, [parts[i] if i in there else None for i in range(3)],
+                added=2 if residual else None,
+            )  # fmt: skip
+            plan.run(arrays, threads=threads)
+            assert got.tobytes() == wanted.tobytes()
+
+
+def test_convolutions_that_do_not_follow_each_other_are_no_chain() -> None:
+    _, (before, middle, after) = chain_of(CHAINS[0], np.random.default_rng(68))
+    plan = Plan(0, [(EXTERNAL, 1 << 20), (EXTERNAL, 1 << 20)])
+    with pytest.raises(ValueError, match="wants one before or after it"):
+        plan.float_last_chain("step", 0, 1, [None, middle, None])
+    for parts in ([middle, before, after], [before, after, None], [after, middle, None]):
+        with pytest.raises(ValueError, match="do not follow each other"):
+            plan.float_last_chain("step", 0, 1, parts)
+    shifted = (*after[:2], [*after[2], ("stride", (2, 2))])
+    with pytest.raises(ValueError, match="do not follow each other"):
+        plan.float_last_chain("step", 0, 1, [None, middle, shifted])
+
+
 @pytest.mark.parametrize("size", [(1, 3, 1, 1), (2, 16, 7, 7), (1, 37, 5, 9), (3, 70, 33, 1)],
                          ids=str)  # fmt: skip
 def test_means_have_the_bytes_of_those_of_lines(size: tuple[int, int, int, int]) -> None:

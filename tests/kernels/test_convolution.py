@@ -1,4 +1,4 @@
-"""Convolutions and products of codes, against sums in 64 bits."""
+"""Convolutions and products of integers, against sums in 64 bits."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from . import formulas
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 F32 = np.float32
 
@@ -36,17 +36,17 @@ class Case:
         )
         return acc if self.bias is None else acc + self.bias
 
-    def reals(self) -> formulas.Floats:
+    def floats(self) -> formulas.Floats:
         with np.errstate(all="ignore"):
             return (formulas.wrapped(self.sums()) * self.multiplier).astype(F32)
 
     def expected(self) -> NDArray[np.uint8 | np.int8 | np.float32]:
         if self.y_type == "f32":
-            return self.reals()
+            return self.floats()
         low, high = BOUNDS[self.y_type]
         low = low if self.low is None else self.low
         high = high if self.high is None else self.high
-        return formulas.rounded(self.reals(), self.y_zero, low, high).astype(CODES[self.y_type])
+        return formulas.rounded(self.floats(), self.y_zero, low, high).astype(CODES[self.y_type])
 
     def run(self, isa: str, threads: int = 1) -> NDArray[np.generic]:
         expected = self.expected()
@@ -83,7 +83,7 @@ class Case:
 
 
 def some_scale(rng: np.random.Generator, weight: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Multipliers that spread results over the codes and somewhat beyond."""
+    """Multipliers that spread results over the integers and somewhat beyond."""
     reach = 90.0 * 75.0 * weight[0].size ** 0.5
     scale: NDArray[np.float64] = rng.uniform(30, 150, weight.shape[0]) / reach
     return scale.astype(F32)
@@ -93,13 +93,13 @@ def product(rng: np.random.Generator, m: int, n: int, k: int) -> Case:
     weight = rng.integers(-128, 128, (n, k, 1, 1)).astype(np.int8)
     kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
     return Case(
-        codes(rng, kind, (m, 1, 1, k)),
+        random_integers(rng, kind, (m, 1, 1, k)),
         weight,
         rng.integers(-9999, 9999, n).astype(np.int32),
         some_scale(rng, weight),
-        x_zero=int(codes(rng, kind, ())),
+        x_zero=int(random_integers(rng, kind, ())),
         y_type=result,
-        y_zero=int(codes(rng, result, ())),
+        y_zero=int(random_integers(rng, result, ())),
     )
 
 
@@ -122,10 +122,10 @@ def picture(rng: np.random.Generator, depthwise: bool) -> Case:
     h, w = (int(v) + int(pick(0, 12)) for v in least)
     kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
     weight = pick(-128, 128, (out, taken, *kernel)).astype(np.int8)
-    low, high = sorted(int(v) for v in codes(rng, result, (2,)))
+    low, high = sorted(int(v) for v in random_integers(rng, result, (2,)))
     clipped = rng.random() < 0.5
     return Case(
-        codes(rng, kind, (int(pick(1, 3)), h, w, groups * taken)),
+        random_integers(rng, kind, (int(pick(1, 3)), h, w, groups * taken)),
         weight,
         pick(-9999, 9999, out).astype(np.int32) if rng.random() < 0.8 else None,
         some_scale(rng, weight)[: None if rng.random() < 0.7 else 1],
@@ -133,9 +133,9 @@ def picture(rng: np.random.Generator, depthwise: bool) -> Case:
         pad,
         dilation,
         groups,
-        int(codes(rng, kind, ())),
+        int(random_integers(rng, kind, ())),
         result,
-        int(codes(rng, result, ())),
+        int(random_integers(rng, result, ())),
         low if clipped else None,
         high if clipped else None,
     )
@@ -164,7 +164,7 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
     rng = np.random.default_rng(71)
     for c in range(1, 71):
         for stride, kernel in (((1, 1), (3, 3)), ((2, 2), (3, 3)), ((1, 2), (5, 2))):
-            x = codes(rng, "u8", (1, 7, 9, c))
+            x = random_integers(rng, "u8", (1, 7, 9, c))
             weight = rng.integers(-128, 128, (c, 1, *kernel)).astype(np.int8)
             Case(
                 x,
@@ -184,7 +184,7 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
 def test_extreme_codes_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
     rng = np.random.default_rng(5)
     for x_ends, w_low, w_high in ((True, -128, 127), (True, -128, -128), (True, 127, 127)):
-        x = codes(rng, kind, (1, 5, 5, 72), ends=x_ends)
+        x = random_integers(rng, kind, (1, 5, 5, 72), ends=x_ends)
         for full in (x, np.full_like(x, BOUNDS[kind][0]), np.full_like(x, BOUNDS[kind][1])):
             weight = rng.choice([w_low, w_high], (72, 72 // groups, 3, 3)).astype(np.int8)
             scale = np.asarray([100 / (255 * 128 * weight[0].size)], F32)
@@ -216,7 +216,7 @@ def test_a_bias_at_the_end_of_its_range_wraps() -> None:
     for groups in (1, 24):
         weight = rng.integers(-128, 128, (24, 24 // groups, 3, 3)).astype(np.int8)
         Case(
-            codes(rng, "u8", (1, 6, 6, 24)),
+            random_integers(rng, "u8", (1, 6, 6, 24)),
             weight,
             bias,
             np.asarray([3e-8], F32),
@@ -230,7 +230,7 @@ def test_a_bias_at_the_end_of_its_range_wraps() -> None:
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
     rng = np.random.default_rng(2)
-    x = codes(rng, "u8", (2, 9, 9, 80))
+    x = random_integers(rng, "u8", (2, 9, 9, 80))
     weight = rng.integers(-7, 8, (80, 80 // groups, 2, 1)).astype(np.int8)
     weight[:, 2:] = 0  # sums of many would leave the range
     for zero in (BOUNDS[kind][0] + 7, BOUNDS[kind][1] - 20):
@@ -246,7 +246,7 @@ def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
         )
         expected = case.expected()
         inside = (expected > BOUNDS[kind][0]) & (expected < BOUNDS[kind][1])
-        assert np.mean(inside & (case.reals() % 1 == 0.5)) > 0.05
+        assert np.mean(inside & (case.floats() % 1 == 0.5)) > 0.05
         assert np.mean(expected == BOUNDS[kind][0]) > 0.05
         assert np.mean(expected == BOUNDS[kind][1]) > 0.05
         case.check(2)
@@ -260,7 +260,7 @@ def test_multipliers_beyond_all_measure_give_the_end_codes(value: float, groups:
     for kind in ("u8", "i8"):
         for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
             Case(
-                codes(rng, "u8", (1, 4, 4, 68)),
+                random_integers(rng, "u8", (1, 4, 4, 68)),
                 weight,
                 None,
                 np.asarray([value], F32),
@@ -280,7 +280,7 @@ def test_float_results_keep_all_their_bits(n: int) -> None:
         weight = rng.integers(-128, 128, (n, k, 1, 1)).astype(np.int8)
         bias = rng.integers(-(2**30), 2**30, n).astype(np.int32)
         Case(
-            codes(rng, "i8", (31, 1, 1, k)),
+            random_integers(rng, "i8", (31, 1, 1, k)),
             weight,
             bias,
             rng.normal(0, 1e-3, n).astype(F32),

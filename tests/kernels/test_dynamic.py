@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qir._kernels._cpu import EXTERNAL, Plan
 
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 F32 = np.float32
 
@@ -47,7 +47,7 @@ def test_sums_are_exact_and_then_rounded_and_scaled(
 ) -> None:
     rows, k, n = size
     rng = np.random.default_rng([71, *size, ends])
-    x, w = codes(rng, kind, (rows, k), ends), codes(rng, "i8", (n, k), ends)
+    x, w = random_integers(rng, kind, (rows, k), ends), random_integers(rng, "i8", (n, k), ends)
     low, high = BOUNDS[kind]
     for zero in (None, low, high, int(rng.integers(low, high + 1))):
         sums = (x.astype(np.int64) - (zero or 0)) @ w.T.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Sums, products, tables, and codes from and to floats."""
+"""Sums, products, tables, and integers from and to floats."""
 
 from itertools import product
 
@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from . import formulas
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 F32 = np.float32
 TYPES = list(product(["u8", "i8"], repeat=3))
@@ -87,8 +87,8 @@ def test_one_operand_may_be_shared_by_rows(isa: str, kind: str, broadcast: str |
     for inner in (1, 3, 15, 16, 17, 40, 63, 64, 65, 129):
         for outer, rows in ((1, 1), (2, 5), (3, 1), (1, 700)):
             full, one_row = (outer, rows, inner), (outer, 1, inner)
-            a = codes(rng, "u8", one_row if broadcast == "a" else full)
-            b = codes(rng, "i8", one_row if broadcast == "b" else full)
+            a = random_integers(rng, "u8", one_row if broadcast == "a" else full)
+            b = random_integers(rng, "i8", one_row if broadcast == "b" else full)
             left, right = shared(a, full), shared(b, full)
             if kind == "add":
                 options = {"a_gain": 0.7, "b_gain": 0.4, "offset": 20.0, "low": 9, "high": 200}
@@ -150,9 +150,9 @@ def test_floats_are_computed_as_numpy_does(isa: str, op: str) -> None:
 def test_lookup_reads_the_table_by_byte(isa: str) -> None:
     rng = np.random.default_rng(7)
     for kind in ("u8", "i8"):
-        table = codes(rng, kind, (256,))
+        table = random_integers(rng, kind, (256,))
         for size in [*range(1, 140), 100_000]:
-            x = codes(rng, kind, (size,))
+            x = random_integers(rng, kind, (size,))
             got = one(
                 "lookup", [x], x.shape, table.dtype.type, isa=isa, threads=2, size=size, table=table
             )
@@ -165,7 +165,7 @@ def test_entries_of_a_table_may_be_wider_than_a_byte(isa: str, entry: type[np.ge
     rng = np.random.default_rng(71)
     table = rng.normal(0, 40, 256).astype(entry)
     for size in [1, 63, 64, 65, 100_000]:
-        x = codes(rng, "i8", (size,))
+        x = random_integers(rng, "i8", (size,))
         got = one("lookup", [x], x.shape, entry, isa=isa, threads=2, size=size, table=table)
         assert np.array_equal(got, table[x.view(np.uint8)])
 
@@ -208,7 +208,7 @@ def test_quantize_divides_rounds_to_even_and_saturates(isa: str, kind: str) -> N
 def test_dequantize_subtracts_in_integers(isa: str, kind: str) -> None:
     rng = np.random.default_rng(9)
     for size in [*range(1, 71), 40_000]:
-        x = codes(rng, kind, (size,))
+        x = random_integers(rng, kind, (size,))
         for scale, zero in ((0.0371, 33), (1e-40, 0)):
             got = one(
                 "dequantize",

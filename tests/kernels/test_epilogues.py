@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from . import formulas
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 F32 = np.float32
 Floats = NDArray[np.float32]
@@ -100,9 +100,11 @@ def check_conv(rng: np.random.Generator, seed: object, *, depthwise: bool, pairs
     h, w = (k + int(pick(0, 15)) for k in kernel)
     kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
     result = "f32" if rng.random() < 0.2 else result
-    x = codes(rng, kind, (int(pick(1, 3)), h, w, groups * taken), bool(rng.random() < 0.3))
+    x = random_integers(
+        rng, kind, (int(pick(1, 3)), h, w, groups * taken), bool(rng.random() < 0.3)
+    )
     weight = pick(-128, 128, (out, taken, *kernel)).astype(np.int8)
-    x_zero, bias = int(codes(rng, kind, ())), pick(-9999, 9999, out).astype(np.int32)
+    x_zero, bias = int(random_integers(rng, kind, ())), pick(-9999, 9999, out).astype(np.int32)
     acc = (
         saturated_pairs(x, weight, pad, stride, x_zero)
         if pairs
@@ -112,21 +114,21 @@ def check_conv(rng: np.random.Generator, seed: object, *, depthwise: bool, pairs
     summand = None
     if rng.random() < 0.4:
         added = str(rng.choice(["u8", "i8"]))
-        summand = codes(rng, added, acc.shape)
+        summand = random_integers(rng, added, acc.shape)
         how |= {
-            "summand_type": added, "summand_zero": int(codes(rng, added, ())),
+            "summand_type": added, "summand_zero": int(random_integers(rng, added, ())),
             "summand_most": BOUNDS["i8"][1] if rng.random() < 0.5 else BOUNDS[added][1],
             "summand_scale": float(F32(rng.uniform(0.01, 0.2))),
             "summand_fused": bool(rng.random() < 0.5),
         }  # fmt: skip
-    reals = finished(acc, how, summand)
-    expected: NDArray[np.generic] = reals
+    floats = finished(acc, how, summand)
+    expected: NDArray[np.generic] = floats
     options: dict[str, Any] = {"y_type": result}
     if result != "f32":
-        zero = int(codes(rng, result, ()))
-        low, high = sorted(int(v) for v in codes(rng, result, (2,)))
+        zero = int(random_integers(rng, result, ()))
+        low, high = sorted(int(v) for v in random_integers(rng, result, (2,)))
         options |= {"y_zero": zero, "low": low, "high": high}
-        expected = formulas.rounded(reals, zero, low, high).astype(CODES[result])
+        expected = formulas.rounded(floats, zero, low, high).astype(CODES[result])
     inputs = [x] if summand is None else [x, summand]
     given = tuple(how.items()) + ((("summand", 1),) if summand is not None else ())
     for isa in ISAS:
@@ -240,15 +242,15 @@ def test_quantizers_are_exact(round_: int) -> None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     rng = np.random.default_rng(seed)
     kind = str(rng.choice(["u8", "i8"]))
-    low, high = sorted(int(v) for v in codes(rng, kind, (2,)))
+    low, high = sorted(int(v) for v in random_integers(rng, kind, (2,)))
     wraps = bool(rng.random() < 0.3)
     how: dict[str, Any] = {"factor": float(F32(rng.choice([0.25, 0.3, 1.0, 2.0]))), "wraps": wraps}
-    how["nan"] = "far" if wraps else int(codes(rng, kind, ()))
+    how["nan"] = "far" if wraps else int(random_integers(rng, kind, ()))
     if rng.random() < 0.5:
         how["before"] = float(rng.integers(-100, 100))
         how["fused"] = bool(rng.random() < 0.5)
     else:
-        how["divide"], how["zero"] = bool(rng.random() < 0.5), int(codes(rng, kind, ()))
+        how["divide"], how["zero"] = bool(rng.random() < 0.5), int(random_integers(rng, kind, ()))
     how["away"] = not wraps and bool(rng.random() < 0.3)
     if rng.random() < 0.4:
         how["least"], how["most"] = -31.25, 40.5
@@ -280,13 +282,15 @@ def test_lookups_change_tables_at_the_ends_of_runs(round_: int) -> None:
     body = int(rng.integers(0, run + 1))
     tables = rng.integers(0, 256, (2, 1 << 16)).astype(np.uint8)
     which = (np.arange(size) % run >= body).astype(np.int64).reshape(outer, rows, inner)
-    x = codes(rng, "u8", (size,))
+    x = random_integers(rng, "u8", (size,))
     for threads in (1, 2):
         got = one("lookup_runs", [x], x.shape, np.uint8, threads=threads, size=size, run=run,
                   body=body, table=tables[0, :256], tail=tables[1, :256])  # fmt: skip
         assert np.array_equal(got, tables[which.reshape(-1), x]), f"seed {seed}"
     for shared in (None, "a", "b"):
-        a, b = (codes(rng, "u8", (outer, 1 if shared == s else rows, inner)) for s in "ab")
+        a, b = (
+            random_integers(rng, "u8", (outer, 1 if shared == s else rows, inner)) for s in "ab"
+        )
         expected = tables[which, a.astype(np.int64) * 256 + b]
         got = one("lookup_pairs", [a, b], expected.shape, np.uint8, threads=2,
                   shape=(outer, rows, inner), broadcast=shared, run=run, body=body,
@@ -296,7 +300,7 @@ def test_lookups_change_tables_at_the_ends_of_runs(round_: int) -> None:
 
 def test_a_long_row_of_pairs_is_cut_into_tasks() -> None:
     rng = np.random.default_rng(5)
-    a, b = (codes(rng, "u8", (1 << 16,)) for _ in range(2))
+    a, b = (random_integers(rng, "u8", (1 << 16,)) for _ in range(2))
     table = rng.integers(0, 256, 1 << 16).astype(np.uint8)
     for size in (1 << 16, 48_001):
         got = one("lookup_pairs", [a[:size], b[:size]], (size,), np.uint8, threads=2,
@@ -316,7 +320,7 @@ def test_means_of_integers_are_exact(round_: int) -> None:
         (s + 2 * p - k) // t + 1 for s, p, k, t in zip((h, w), pad, kernel, stride, strict=True)
     )
     kind = str(rng.choice(["u8", "i8"]))
-    x, zero = codes(rng, kind, (n, h, w, c)), int(codes(rng, kind, ()))
+    x, zero = random_integers(rng, kind, (n, h, w, c)), int(random_integers(rng, kind, ()))
     factor = rng.uniform(0.05, 1, out).astype(F32)
     body = int(pick(0, c + 1))
     ends = ((float(pick(1, 99)), True, 0, False, 1.0), (0.0, False, zero, True, 3.0))

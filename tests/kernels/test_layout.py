@@ -8,7 +8,7 @@ import pytest
 
 from qir._kernels._cpu import EXTERNAL, Plan
 
-from .one import ISAS, codes, one
+from .one import ISAS, one, random_integers
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
@@ -34,7 +34,7 @@ def test_transpose_orders_axes_as_numpy_does(
 
 def test_transpose_takes_eight_axes() -> None:
     shape, perm = (2, 3, 1, 2, 2, 1, 3, 2), (7, 5, 3, 1, 6, 4, 2, 0)
-    x = codes(np.random.default_rng(1), "u8", shape)
+    x = random_integers(np.random.default_rng(1), "u8", shape)
     expected = x.transpose(perm)
     got = one("transpose", [x], expected.shape, np.uint8, shape=shape, perm=perm)
     assert np.array_equal(got, expected)
@@ -43,9 +43,9 @@ def test_transpose_takes_eight_axes() -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_concatenation_is_a_copy_for_each_operand(isa: str) -> None:
     rng = np.random.default_rng(2)
-    table = codes(rng, "u8", (256,))
+    table = random_integers(rng, "u8", (256,))
     for widths in ((1, 1), (3, 64, 5), (16, 31, 65, 128)):
-        parts = [codes(rng, "u8", (50, width)) for width in widths]
+        parts = [random_integers(rng, "u8", (50, width)) for width in widths]
         y = np.zeros((50, sum(widths)), np.uint8)
         arrays = [*parts, y]
         plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
@@ -68,7 +68,7 @@ def test_concatenation_is_a_copy_for_each_operand(isa: str) -> None:
 
 
 def test_slices_and_padding_are_copies_and_fills() -> None:
-    x = codes(np.random.default_rng(3), "i8", (9, 12))
+    x = random_integers(np.random.default_rng(3), "i8", (9, 12))
     y = np.zeros((7, 8), np.int8)
     plan = Plan(0, [(EXTERNAL, x.nbytes), (EXTERNAL, y.nbytes)])
     plan.fill("border", 1, size=y.nbytes, value=0xFD)

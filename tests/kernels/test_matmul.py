@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from . import formulas
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 F32 = np.float32
 Codes = NDArray[np.uint8 | np.int8]
@@ -58,7 +58,10 @@ def test_every_size_up_to_seventy_is_exact(isa: str, a_type: str, b_type: str) -
         sizes = [size, int(rng.integers(1, 71)), int(rng.integers(1, 71))]
         m, k, n = rng.permutation(sizes)
         ends = size % 3 == 0
-        a, b = codes(rng, a_type, (2, m, k), ends), codes(rng, b_type, (2, k, n), ends)
+        a, b = (
+            random_integers(rng, a_type, (2, m, k), ends),
+            random_integers(rng, b_type, (2, k, n), ends),
+        )
         a_zero, b_zero = (int(rng.integers(*BOUNDS[kind])) for kind in (a_type, b_type))
         if ends:
             a_zero, b_zero = BOUNDS[a_type][size % 2], BOUNDS[b_type][size % 2]
@@ -79,7 +82,7 @@ def test_every_size_up_to_seventy_is_exact(isa: str, a_type: str, b_type: str) -
 def test_blocks_of_rows_and_panels_meet(isa: str) -> None:
     rng = np.random.default_rng(32)
     for m, k, n in ((1, 300, 1), (385, 12, 130), (801, 5, 3), (3, 1030, 257)):
-        a, b = codes(rng, "u8", (1, m, k)), codes(rng, "i8", (1, k, n))
+        a, b = random_integers(rng, "u8", (1, m, k)), random_integers(rng, "i8", (1, k, n))
         got = run(a, b, "f32", isa, 2, a_zero=200, b_zero=-100, multiplier=1.0)
         assert np.array_equal(got, exact(a, b, 200, -100).astype(F32))
 
@@ -98,7 +101,10 @@ def test_operands_may_lie_in_other_orders_and_repeat(isa: str, by_columns: bool)
     """As attention has it: (tokens, heads, depth), of which each head is a matrix."""
     rng = np.random.default_rng(33)
     for tokens, heads, depth in ((6, 3, 8), (35, 2, 33), (130, 1, 64)):
-        a, b = codes(rng, "u8", (tokens, heads, depth)), codes(rng, "u8", (tokens, heads, depth))
+        a, b = (
+            random_integers(rng, "u8", (tokens, heads, depth)),
+            random_integers(rng, "u8", (tokens, heads, depth)),
+        )
         if by_columns:  # a @ b.T of each head, the first head of b for all
             n, k = tokens, depth
             sizes, steps, b_at = (tokens, k, n), (1, heads * depth), [0] * heads

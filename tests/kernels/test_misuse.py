@@ -268,7 +268,8 @@ def test_a_child_that_a_step_forks_ends_its_run() -> None:
     """)
 
 
-# -- codes and statistics -------------------------------------------------------------------------
+# -- integers and statistics
+# -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,8 +292,10 @@ def test_rows_keep_what_was_checked() -> None:
     first = np.zeros(2, np.int64)
     rows = _codes.Rows(first, 2, 2, 1)
     first[:] = 1 << 40
-    codes, y = np.arange(4, dtype=np.uint8), np.zeros(16, np.uint8)
-    _codes.decode(codes, y, rows, wide=False, carrier="u1", scale=np.ones(1, F32).view(np.uint8))
+    quantized, y = np.arange(4, dtype=np.uint8), np.zeros(16, np.uint8)
+    _codes.decode(
+        quantized, y, rows, wide=False, carrier="u1", scale=np.ones(1, F32).view(np.uint8)
+    )
     assert y.view(F32).tolist() == [0, 1, 2, 3]
 
 

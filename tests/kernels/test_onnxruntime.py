@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.oracles.onnxruntime_vectors import VECTORS, cases, digest
 
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -85,10 +85,10 @@ def test_convolutions_are_those_of_qlinearconv(seed: int) -> None:
     groups = int(rng.integers(2, 80)) if depthwise else int(rng.choice([1, 2, 4]))
     c, out = (groups, groups) if depthwise else (groups * 5, groups * int(rng.integers(1, 40)))
     kind = str(rng.choice(["u8", "i8"]))
-    x = codes(rng, kind, (2, c, 11, 10))
+    x = random_integers(rng, kind, (2, c, 11, 10))
     weight = rng.integers(-127, 128, (out, c // groups, 3, 3)).astype(np.int8)
     bias = rng.integers(-3000, 3000, out).astype(np.int32)
-    x_zero, y_zero = codes(rng, kind, (2,))
+    x_zero, y_zero = random_integers(rng, kind, (2,))
     x_scale, y_scale = scales(rng, 2)
     w_scale = rng.uniform(0.001, 0.05, out).astype(F32) if seed % 3 else np.full(out, 2.0**-6, F32)
     stride, pad = [(1, 1), (2, 1)][seed % 4 // 2], (1, 0, 2, 1)
@@ -128,27 +128,27 @@ def test_convolutions_are_those_of_qlinearconv(seed: int) -> None:
 def test_linear_is_qgemm(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m, n, k = (int(v) for v in rng.integers(1, 71, 3))
-    x = codes(rng, "u8", (m, k))
+    x = random_integers(rng, "u8", (m, k))
     weight = rng.integers(-127, 128, (n, k)).astype(np.int8)
     bias = rng.integers(-3000, 3000, n).astype(np.int32)
-    x_zero, y_zero = codes(rng, "u8", (2,))
+    x_zero, y_zero = random_integers(rng, "u8", (2,))
     x_scale, y_scale = scales(rng, 2)
     w_scale = rng.uniform(0.001, 0.05, n).astype(F32)
-    for to_codes in (True, False):
+    for to_quantized in (True, False):
         expected = operator(
             "QGemm",
             [x, x_scale, x_zero, weight, w_scale, np.zeros(n, np.int8), bias]
-            + ([y_scale, y_zero] if to_codes else []),
+            + ([y_scale, y_zero] if to_quantized else []),
             transB=1,
         )
-        multiplier = x_scale * w_scale / y_scale if to_codes else x_scale * w_scale
-        options: dict[str, Any] = {"y_zero": int(y_zero)} if to_codes else {"y_type": "f32"}
+        multiplier = x_scale * w_scale / y_scale if to_quantized else x_scale * w_scale
+        options: dict[str, Any] = {"y_zero": int(y_zero)} if to_quantized else {"y_type": "f32"}
         for isa in ISAS:
             got = one(
                 "linear",
                 [x],
                 (m, n),
-                np.uint8 if to_codes else F32,
+                np.uint8 if to_quantized else F32,
                 weight,
                 bias,
                 multiplier,
@@ -157,16 +157,16 @@ def test_linear_is_qgemm(seed: int) -> None:
                 x_zero=int(x_zero),
                 **options,
             )
-            same(got, expected, (seed, isa, to_codes))
+            same(got, expected, (seed, isa, to_quantized))
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("seed", range(8))
 def test_sums_and_products_are_those_of_qlinear(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    a, b = codes(rng, kind, (3, 4567)), codes(rng, kind, (3, 4567))
+    a, b = random_integers(rng, kind, (3, 4567)), random_integers(rng, kind, (3, 4567))
     sa, sb, sy = scales(rng, 3)
-    za, zb, zy = codes(rng, kind, (3,))
+    za, zb, zy = random_integers(rng, kind, (3,))
     ra, rb = sa / sy, sb / sy
     inner = np.float64(ra) * np.float64(za) + np.float64(F32(rb * F32(zb)))
     offset = F32(F32(zy) - F32(inner))
@@ -205,9 +205,9 @@ def test_sums_and_products_are_those_of_qlinear(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_averages_are_those_of_qlinear(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    x = codes(rng, kind, (2, int(rng.integers(1, 90)), 9, 8))
+    x = random_integers(rng, kind, (2, int(rng.integers(1, 90)), 9, 8))
     sx, sy = scales(rng, 2)
-    zx, zy = codes(rng, kind, (2,))
+    zx, zy = random_integers(rng, kind, (2,))
     given: dict[str, Any] = {
         "x_scale": sx,
         "x_zero": int(zx),
@@ -276,7 +276,7 @@ def test_softmax_is_what_was_recorded_of_qlinearsoftmax() -> None:
 def test_softmax_is_qlinearsoftmax(kind: str, width: int) -> None:
     rng = np.random.default_rng(width)
     for scale in (0.02, 0.11, 0.5):
-        x = codes(rng, kind, (7, width))
+        x = random_integers(rng, kind, (7, width))
         for zero in (BOUNDS[kind][0], -7 if kind == "i8" else 9):
             expected = operator(
                 "QLinearSoftmax",
@@ -307,7 +307,7 @@ def test_quantize_and_dequantize_are_the_linear_ones(kind: str) -> None:
     for size in range(1, 71):
         x = rng.normal(0, 3, size).astype(F32)
         x[rng.random(size) < 0.2] = rng.choice([np.nan, np.inf, -np.inf, 1e30, -0.0, 1e-42])
-        scale, zero = scales(rng, 1)[0], codes(rng, kind, ())[()]
+        scale, zero = scales(rng, 1)[0], random_integers(rng, kind, ())[()]
         expected = operator("QuantizeLinear", [x, scale, zero])
         back = operator("DequantizeLinear", [expected, scale, zero])
         for isa in ISAS:
@@ -323,7 +323,7 @@ def test_quantize_and_dequantize_are_the_linear_ones(kind: str) -> None:
                 y_type=kind,
             )
             same(got, expected, (kind, size, isa))
-            reals = one(
+            floats = one(
                 "dequantize",
                 [expected],
                 x.shape,
@@ -334,4 +334,4 @@ def test_quantize_and_dequantize_are_the_linear_ones(kind: str) -> None:
                 zero=int(zero),
                 x_type=kind,
             )
-            same(reals, back, (kind, size, isa))
+            same(floats, back, (kind, size, isa))

@@ -15,13 +15,13 @@ from qir._kernels._cpu import EXTERNAL, Plan
 from qir._kernels._environment import usable_cores
 
 from . import formulas
-from .one import ISAS, codes
+from .one import ISAS, random_integers
 
 F32 = np.float32
 
 
 def network(isa: str | None = None) -> tuple[Plan, NDArray[np.float32], NDArray[np.float32]]:
-    """Codes, convolution, sum, average, product; with an input and its result by formulas."""
+    """Integers, convolution, sum, average, product; with an input and its result by formulas."""
     rng = np.random.default_rng(0)
     x = rng.normal(0, 1, (2, 3, 12, 10)).astype(F32)
     first = rng.integers(-127, 128, (20, 3, 3, 3)).astype(np.int8)
@@ -136,7 +136,7 @@ def test_a_call_gets_views_of_its_buffers() -> None:
         seen.append((x.flags.writeable, y.flags.writeable, x.shape))
         y[...] = x.astype(np.int16) * 2
 
-    x = codes(np.random.default_rng(1), "i8", (4, 5))
+    x = random_integers(np.random.default_rng(1), "i8", (4, 5))
     table = np.arange(256).astype(np.uint8)
     y = np.zeros((4, 5), np.int16)
     plan = Plan(64, [(EXTERNAL, 20), (0, 20), (EXTERNAL, 40)])

@@ -1,4 +1,4 @@
-"""Maxima, averages and softmax of codes."""
+"""Maxima, averages and softmax of integers."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from . import formulas
-from .one import BOUNDS, CODES, ISAS, codes, one
+from .one import BOUNDS, CODES, ISAS, one, random_integers
 
 F32 = np.float32
 
@@ -38,7 +38,7 @@ def size_of(
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_max_pool_takes_the_largest_code_of_what_there_is(isa: str, kind: str) -> None:
     for seed, (shape, kernel, stride, pad) in enumerate(geometries(1, 40)):
-        x = codes(np.random.default_rng(seed), kind, shape)
+        x = random_integers(np.random.default_rng(seed), kind, shape)
         out = size_of(shape, kernel, stride, pad)
         expected = np.zeros((shape[0], *out, shape[3]), CODES[kind])
         for oy, ox, window in formulas.windows(shape[1:3], out, kernel, stride, pad):
@@ -60,7 +60,7 @@ def test_max_pool_takes_the_largest_code_of_what_there_is(isa: str, kind: str) -
 
 
 def test_max_pool_dilates_and_counts_windows_as_told() -> None:
-    x = codes(np.random.default_rng(3), "u8", (1, 8, 8, 5))
+    x = random_integers(np.random.default_rng(3), "u8", (1, 8, 8, 5))
     expected = np.zeros((1, 4, 4, 5), np.uint8)
     for oy, ox, window in formulas.windows((8, 8), (4, 4), (3, 2), (2, 2), (1, 0, 1, 0), (2, 3)):
         expected[:, oy, ox] = np.max([x[:, i, j] for i, j in window], axis=0)
@@ -97,8 +97,8 @@ def test_avg_pool_adds_reals_in_the_order_of_the_window(
 ) -> None:
     for seed, (shape, kernel, stride, pad) in enumerate(geometries(2, 30)):
         rng = np.random.default_rng(seed)
-        x = codes(rng, kind, shape)
-        x_zero, y_zero = (int(v) for v in codes(rng, kind, (2,)))
+        x = random_integers(rng, kind, shape)
+        x_zero, y_zero = (int(v) for v in random_integers(rng, kind, (2,)))
         x_scale, y_scale = ((0.0371, 0.0299), (0.5, 0.25), (1e5, 0.001))[seed % 3]
         out = size_of(shape, kernel, stride, pad)
         expected = np.zeros((shape[0], *out, shape[3]), CODES[kind])
@@ -135,8 +135,8 @@ def test_global_avg_pool_sums_exactly(isa: str, kind: str) -> None:
     rng = np.random.default_rng(12)
     for c in [*range(1, 71), 200]:
         n, h, w = (int(v) for v in rng.integers(1, 9, 3))
-        x = codes(rng, kind, (n, h, w, c), ends=bool(c % 3 == 0))
-        x_zero, y_zero = (int(v) for v in codes(rng, kind, (2,)))
+        x = random_integers(rng, kind, (n, h, w, c), ends=bool(c % 3 == 0))
+        x_zero, y_zero = (int(v) for v in random_integers(rng, kind, (2,)))
         x_scale, y_scale = (0.5, 0.125) if c % 2 else (0.0371, 0.0299)
         total = x.astype(np.int64).sum(axis=(1, 2)) - x_zero * h * w
         real = total.astype(F32) * (F32(x_scale) / (F32(y_scale) * F32(h * w)))
@@ -170,9 +170,9 @@ def test_a_mean_of_reals_is_rounded_once(isa: str, kind: str, by_table: bool) ->
     options = {"table": table} if by_table else {"x_scale": scale, "x_zero": zero, "x_type": kind}
     for inner in (1, 2, 16, 63, 64, 65, 130):
         for rows in (1, 7, 16, 49, 1000):
-            x = codes(rng, kind, (3, rows, inner))
-            reals = table[x.view(np.uint8)]
-            total = [[math.fsum(column) for column in block.T.tolist()] for block in reals]
+            x = random_integers(rng, kind, (3, rows, inner))
+            floats = table[x.view(np.uint8)]
+            total = [[math.fsum(column) for column in block.T.tolist()] for block in floats]
             wanted = (np.array(total) / rows).astype(F32)
             got = one("mean", [x], (3, inner), F32, isa=isa, threads=2, shape=x.shape, **options)
             assert np.array_equal(got, wanted), (rows, inner)
@@ -185,7 +185,7 @@ def test_softmax_is_a_table_and_one_division(isa: str, kind: str, wide: bool) ->
     rng = np.random.default_rng(13)
     zero = BOUNDS[kind][0]
     for width in [*range(2, 71), 1000]:
-        x = codes(rng, kind, (21, width))
+        x = random_integers(rng, kind, (21, width))
         scale = F32(rng.uniform(0.01, 0.3))
         shift = max(0.0, float(np.log(np.finfo(F32).max / F32(width))) - 5) / float(scale)
         table = np.exp((np.arange(256) - 255 + shift) * float(scale)).astype(F32)

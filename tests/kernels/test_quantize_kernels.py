@@ -1,4 +1,4 @@
-"""Codes of whole arrays: each loop against a formula in NumPy, on each instruction set."""
+"""Integers of whole arrays: each loop against a formula in NumPy, on each instruction set."""
 
 import math
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def parameters(rng: np.random.Generator, n: int) -> tuple[NDArray[np.float32], N
     return scale.astype(np.float32), rng.integers(-9, 9, n).astype(np.int32)
 
 
-def reals(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def random_floats(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Eighths, so that there are ties of every factor, and what no code holds."""
     x = rng.integers(-900, 900, shape) / 8
     ends = rng.choice([np.inf, -np.inf, 1e38, -0.0, 1e-45, 70000.5, -70000.5], shape)
@@ -73,7 +73,7 @@ def test_codes_are_rounded_and_held_in_their_bounds(isa: str, round: str) -> Non
     for inner in SIZES:
         for run in (1, 32, inner):
             for carrier in (np.uint8, np.int16, np.int32):
-                x = reals(rng, (2, inner))
+                x = random_floats(rng, (2, inner))
                 count = 2 * -(-inner // run)
                 factor, zero = parameters(rng, count)
                 found = unset(x.shape, carrier)
@@ -252,8 +252,8 @@ def test_reals_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floati
     for carrier in ("u1", "i1", "u2", "i2", "u4", "i4"):
         for inner in SIZES:
             for run in (1, 5, inner):
-                codes = rng.integers(0, 256, (2, inner * int(carrier[1]))).astype(np.uint8)
-                held = codes.view(carrier)
+                quantized = rng.integers(0, 256, (2, inner * int(carrier[1]))).astype(np.uint8)
+                held = quantized.view(carrier)
                 count = 2 * -(-inner // run)
                 parts = {
                     name: rng.normal(size=count).astype(kind)
@@ -262,7 +262,7 @@ def test_reals_are_made_in_the_order_that_is_said(isa: str, kind: type[np.floati
                 }
                 y = unset(held.shape, kind)
                 _codes.decode(
-                    raw(codes),
+                    raw(quantized),
                     raw(y),
                     cut(2, inner, run),
                     wide=kind is np.float64,
@@ -287,13 +287,13 @@ def test_bytes_may_stand_for_numbers_of_a_table(isa: str) -> None:
     rng = np.random.default_rng(5)
     table: NDArray[np.float64] = rng.normal(size=256)
     for n in SIZES:
-        codes = rng.integers(0, 256, n).astype(np.uint8)
+        quantized = rng.integers(0, 256, n).astype(np.uint8)
         y = unset((n,), np.float64)
         scale, rows = raw(np.array([0.3])), cut(1, n, n)
         _codes.decode(
-            codes, raw(y), rows, wide=True, carrier="u1", scale=scale, table=raw(table), isa=isa
+            quantized, raw(y), rows, wide=True, carrier="u1", scale=scale, table=raw(table), isa=isa
         )
-        assert np.array_equal(y, table[codes] * 0.3)
+        assert np.array_equal(y, table[quantized] * 0.3)
 
 
 @pytest.mark.parametrize("entry", [np.int8, np.uint16, np.float32, np.int64])
@@ -303,19 +303,19 @@ def test_lookup_reads_bytes_and_pairs_of_them(entry: type) -> None:
         every = np.iinfo(carrier).max + 1
         table: Numbers = rng.integers(0, 99, every).astype(entry)
         for n in (0, 1, 7, 1000):
-            codes = rng.integers(0, every, n).astype(carrier)
+            quantized = rng.integers(0, every, n).astype(carrier)
             y = unset((n,), entry)
-            size = codes.itemsize
-            _codes.lookup(raw(codes), raw(table), raw(y), itemsize=size, entry=table.itemsize)
-            assert np.array_equal(y, table[codes])
+            size = quantized.itemsize
+            _codes.lookup(raw(quantized), raw(table), raw(y), itemsize=size, entry=table.itemsize)
+            assert np.array_equal(y, table[quantized])
 
 
 # -- bits -----------------------------------------------------------------------------------------
 
 
-def dense(codes: list[int], bits: int, width: int, high: bool) -> bytes:
+def dense(quantized: list[int], bits: int, width: int, high: bool) -> bytes:
     """One long whole number, in Python's own arithmetic."""
-    fields = [code % (1 << bits) for code in codes]
+    fields = [code % (1 << bits) for code in quantized]
     if not high:
         return sum(v << i * bits for i, v in enumerate(fields)).to_bytes(width, "little")
     whole = 0
@@ -334,16 +334,16 @@ def test_every_width_is_packed_and_unpacked(bits: int) -> None:
                 least = -(1 << (bits - 1)) if signed else 0
                 count = [int.from_bytes(rng.bytes(9), "little") % (1 << bits) for _ in range(3 * n)]
                 kind = f"{'i' if signed else 'u'}{itemsize}"
-                codes = np.array([least + v for v in count], kind).reshape(3, n)
+                quantized = np.array([least + v for v in count], kind).reshape(3, n)
                 width = -(-n * bits // 8) + int(rng.integers(0, 3))
                 packed = np.full((3, width), 0xAA, np.uint8)
                 form = {"bits": bits, "itemsize": itemsize}
-                assert _codes.pack(raw(codes), packed, n, is_signed=signed, high=high, **form)
-                for row, line in zip(codes.tolist(), packed, strict=True):
+                assert _codes.pack(raw(quantized), packed, n, is_signed=signed, high=high, **form)
+                for row, line in zip(quantized.tolist(), packed, strict=True):
                     assert line.tobytes() == dense(row, bits, width, high), (signed, n, high)
-                back = np.empty_like(codes)
+                back = np.empty_like(quantized)
                 _codes.unpack(packed, raw(back), n, is_signed=signed, high=high, **form)
-                assert np.array_equal(back, codes)
+                assert np.array_equal(back, quantized)
 
 
 @pytest.mark.parametrize(("bits", "itemsize"), [(1, 1), (4, 1), (7, 1), (12, 2), (24, 4), (40, 8)])
@@ -355,13 +355,13 @@ def test_codes_that_have_more_bits_are_told(bits: int, itemsize: int) -> None:
         kind = f"{'i' if signed else 'u'}{itemsize}"
         packed = np.empty((1, 100 * itemsize), np.uint8)
         for last, fits in ((most, True), (least, True), (most + 1, False)):
-            codes = np.array([*[0] * 98, last], kind)
+            quantized = np.array([*[0] * 98, last], kind)
             assert fits is _codes.pack(
-                raw(codes), packed, 99, bits=bits, itemsize=itemsize, is_signed=signed
+                raw(quantized), packed, 99, bits=bits, itemsize=itemsize, is_signed=signed
             )
-            out = np.empty_like(codes)
+            out = np.empty_like(quantized)
             assert fits is _codes.recode(
-                raw(codes),
+                raw(quantized),
                 raw(out),
                 bits=bits,
                 itemsize=itemsize,
@@ -431,11 +431,11 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 def test_threads_work_on_one_array_at_once() -> None:
     rng = np.random.default_rng(7)
-    codes = rng.integers(0, 16, 100_000).astype(np.uint8)
+    quantized = rng.integers(0, 16, 100_000).astype(np.uint8)
 
     def once(_: int) -> bytes:
         packed = np.empty((1, 50_000), np.uint8)
-        assert _codes.pack(codes, packed, codes.size, bits=4, itemsize=1, is_signed=False)
+        assert _codes.pack(quantized, packed, quantized.size, bits=4, itemsize=1, is_signed=False)
         return packed.tobytes()
 
     with ThreadPoolExecutor(4) as pool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.reference.lanes import lane_sum
+from qir.reference.sum_order import lane_sum
 
 from .one import ISAS, one
 

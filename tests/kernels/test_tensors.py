@@ -282,8 +282,8 @@ def test_only_halves_are_rounded_away_from_zero() -> None:
 
 def test_a_scale_is_chosen_and_read_by_the_next_step() -> None:
     x = np.array([-1, 0.5, 3], np.float32)
-    scale, zero, codes = np.zeros(1, np.float32), np.zeros(1, np.uint8), np.zeros(3, np.uint8)
-    arrays: list[NDArray[np.generic]] = [x, scale, zero, codes]
+    scale, zero, quantized = np.zeros(1, np.float32), np.zeros(1, np.uint8), np.zeros(3, np.uint8)
+    arrays: list[NDArray[np.generic]] = [x, scale, zero, quantized]
     plan = Plan(0, [(EXTERNAL, a.nbytes) for a in arrays])
     plan.choose("c", 0, 1, 2, size=3, kind="u8")
     plan.encode("e", 0, 3, shape=(1, 1, 3), kind="u8", low=0, high=255, scale_at=1, zero_at=2)
@@ -291,7 +291,7 @@ def test_a_scale_is_chosen_and_read_by_the_next_step() -> None:
     by = np.float32(4) / np.float32(255)
     assert scale[0] == by
     assert zero[0] == round(1 / float(by))
-    assert codes.tolist() == np.rint(x / by + float(zero[0])).tolist()
+    assert quantized.tolist() == np.rint(x / by + float(zero[0])).tolist()
     with pytest.raises(DataFault, match="c: x holds NaN"):
         plan.run([np.array([0, np.nan, 1], np.float32), *arrays[1:]])
 

@@ -61,16 +61,16 @@ def test_blocks_of_integers_are_dequantized_as_they_are_packed(
     isa: str, bits: int, k: int, block: int
 ) -> None:
     rng, n, m = np.random.default_rng(14), 35, 6
-    codes = rng.integers(0, 1 << bits, (n, k)).astype(np.uint8)
+    quantized = rng.integers(0, 1 << bits, (n, k)).astype(np.uint8)
     count = -(-k // block)
     scale = (2.0 ** rng.integers(-6, 1, (n, count))).astype(np.float32)
     zero = rng.integers(0, 1 << bits, (n, count)).astype(np.int32)
     wide = [np.repeat(x, block, 1)[:, :k] for x in (scale, zero)]
-    b = (codes.astype(np.float64) - wide[1]) * wide[0]
+    b = (quantized.astype(np.float64) - wide[1]) * wide[0]
     a = few_bits(rng, m, k)
-    packed: NDArray[np.generic] = codes
+    packed: NDArray[np.generic] = quantized
     if bits == 4:
-        even = np.pad(codes, ((0, 0), (0, k % 2)))
+        even = np.pad(quantized, ((0, 0), (0, k % 2)))
         packed = even[:, ::2] | even[:, 1::2] << 4
     y = np.zeros((m, n), np.float32)
     plan = Plan(0, [(EXTERNAL, a.nbytes), (EXTERNAL, y.nbytes)], isa=isa)

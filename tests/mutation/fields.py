@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args, get_origin
 
 from qir.errors import QirError
-from qir.numerics.fields import MethodField, field_types
+from qir.numerics.fields import MethodField, field_types, words
 from qir.profiles import Profile
 from qir.profiles.library import override_profile
 from qir.profiles.methods import params
@@ -87,8 +86,8 @@ def others(block: str, name: str, now: Field) -> Iterator[Field]:
     if block:
         kind = field_types(block)[name]
         known: tuple[Field, ...] = ()
-        if get_origin(kind) is Literal:
-            known = get_args(kind)
+        if listed := words(kind):
+            known = listed
         elif kind is bool:
             known = (True, False)
         else:

@@ -1,4 +1,4 @@
-"""Models of one op each between codes, for every row of onnxruntime's profile: of each storage,
+"""Models of one op each between integers, for every row of onnxruntime's profile: of each storage,
 with activations that cut and such that do not, with other maps, biases and gains."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KINDS = {
 _LEAST = {"u8": 0, "i8": -128, "u16": 0, "i16": -32768, "u4": 0, "i4": -8, "i32": 0}
 _MOST = {"u8": 255, "i8": 127, "u16": 65535, "i16": 32767, "u4": 15, "i4": 7, "i32": 0}
 _OLD, _NEW = 17, 21
-"""The opset of codes of 8 bits alone, and of others."""
+"""The opset of integers of 8 bits alone, and of others."""
 ACTIVATIONS = ("relu", "relu_cuts", "clip", "clip_cuts")
-"""Activations, and whether the codes of the result have room for what they cut."""
+"""Activations, and whether the integers of the result have room for what they cut."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Written(Nodes):
     held: list[TensorProto] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """The tensors that a kernel on codes makes, or not."""
+    """The tensors that a kernel on integers makes, or not."""
 
-    def codes(self, kind: str, data: object) -> str:
-        """A constant of codes, those of four bits among them."""
+    def integers(self, kind: str, data: object) -> str:
+        """A constant of integers, those of four bits among them."""
         name = f"k{len(self.held)}"
         values = np.asarray(data)
         made = helper.make_tensor(name, KINDS[kind], values.shape, values.ravel().tolist())
@@ -82,10 +82,10 @@ class Written(Nodes):
         """A scale and a zero point; the latter a little above the middle unless it is given."""
         middle = (_LEAST[kind] + _MOST[kind]) // 2 + (0 if kind == "i32" else 1)
         zeros = middle if zero is None else zero
-        return self.constant(scale), self.codes(kind, zeros)
+        return self.constant(scale), self.integers(kind, zeros)
 
     def data(self, kind: str, *shape: int, scale: float = 0.05) -> str:
-        """What is given as codes, those of four bits made of others, dequantized."""
+        """What is given as integers, those of four bits made of others, dequantized."""
         name = f"x{len(self.inputs)}"
         told, narrow = self.told(kind, scale), kind.endswith("4")
         self.inputs[name] = "u8" if narrow else kind, shape
@@ -96,7 +96,7 @@ class Written(Nodes):
 
     def weights(self, kind: str, *shape: int) -> str:
         low, high = max(_LEAST[kind], -100), min(_MOST[kind], 100)
-        held = self.codes(kind, self.rng.integers(low, high + 1, shape))
+        held = self.integers(kind, self.rng.integers(low, high + 1, shape))
         return self.op("DequantizeLinear", held, *self.told(kind, 0.05, 0))
 
     def whole(self, *numbers: int) -> str:
@@ -116,7 +116,7 @@ class Written(Nodes):
         return helper.make_model(graph, opset_imports=ids, ir_version=10)
 
     def feeds(self) -> dict[str, Array]:
-        """Codes from end to end."""
+        """Integers from end to end."""
         kinds = {"u8": "uint8", "i8": "int8", "u16": "uint16", "i16": "int16"}
         return {
             name: self.rng.integers(_LEAST[kind], _MOST[kind] + 1, shape).astype(kinds[kind])
@@ -125,7 +125,7 @@ class Written(Nodes):
 
 
 def _bias(m: Written, *shape: int) -> list[str]:
-    """No bias, or one of reals, or of codes in units of the product or in others."""
+    """No bias, or one of floats, or of integers in units of the product or in others."""
     how = m.case.bias
     if not how:
         return []
@@ -135,7 +135,7 @@ def _bias(m: Written, *shape: int) -> list[str]:
     if how == "u8":
         return [m.weights("u8", *shape)]
     scale = float(np.float32(0.05) * np.float32(0.05)) * (1.5 if how == "other_unit" else 1)
-    held = m.codes("i32", m.rng.integers(-900, 900, shape))
+    held = m.integers("i32", m.rng.integers(-900, 900, shape))
     return [m.op("DequantizeLinear", held, m.constant(scale))]
 
 
@@ -153,8 +153,8 @@ def _matmul(m: Written) -> str:
     if not m.case.stacked:
         return m.op("MatMul", m.data(m.case.x, 3, 8), m.weights(kind, 8, 4))
     x = m.data(m.case.x, 2, 3, 8)
-    held = m.codes(kind, m.rng.integers(max(_LEAST[kind], -100), 100, (2, 8, 4)))
-    scales, zeros = m.constant([0.05, 0.04, 0.03, 0.06]), m.codes(kind, [0] * 4)
+    held = m.integers(kind, m.rng.integers(max(_LEAST[kind], -100), 100, (2, 8, 4)))
+    scales, zeros = m.constant([0.05, 0.04, 0.03, 0.06]), m.integers(kind, [0] * 4)
     return m.op("MatMul", x, m.op("DequantizeLinear", held, scales, zeros, axis=2))
 
 
@@ -249,7 +249,7 @@ OTHERS: dict[str, Callable[[Written], str]] = {
 """Ops of which onnxruntime's profile has no row, though QIR's own kernels have."""
 _TWO = ("add", "mul", "concat", "where")
 _EIGHT = ("max_pool1d", "max_pool2d", "max_pool3d", "resize_nearest", "depth_to_space")
-"""Moves whose rows name codes of 8 bits alone."""
+"""Moves whose rows name integers of 8 bits alone."""
 _KEPT = ("relu", "clip")
 _OTHER = {"u8": "i8", "i8": "u8"}
 
@@ -275,9 +275,11 @@ def write(case: Case) -> Written:
     same = (case.op in MOVES or case.op == "pad") and not case.moved and not case.behind
     zero = _LEAST[kind] + 77 * cuts if case.tail else None
     told = m.told(kind, 0.05 if same else 0.0625, zero)
-    codes = m.op("QuantizeLinear", made, *told)
-    m.asked.append(codes)
-    m.outputs.append(m.op("DequantizeLinear", codes, *told) if kind.endswith("4") else codes)
+    quantized = m.op("QuantizeLinear", made, *told)
+    m.asked.append(quantized)
+    m.outputs.append(
+        m.op("DequantizeLinear", quantized, *told) if kind.endswith("4") else quantized
+    )
     return m
 
 

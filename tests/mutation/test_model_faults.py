@@ -83,7 +83,7 @@ def swap_a_share(proto: onnx.ModelProto) -> bool:
 
 
 def unshare(proto: onnx.ModelProto) -> bool:
-    """What only moves codes is given another scale for its result than for its operand."""
+    """What only moves integers is given another scale for its result than for its operand."""
     made = {out: n for n in proto.graph.node for out in n.output}
     for node in proto.graph.node:
         mover = made.get(node.input[0]) if node.op_type == "QuantizeLinear" else None

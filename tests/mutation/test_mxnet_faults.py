@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def compared(name: str) -> None:
-    """Every element of a recorded file, reals too."""
+    """Every element of a recorded file, floats too."""
     for number, (said, arrays) in enumerate(cases(name)):
         Count().add(FORESEEN[name](said, arrays), arrays["y"], f"{name} {number}")
 

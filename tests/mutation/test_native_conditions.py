@@ -33,14 +33,14 @@ ALONE = (
     *("sigmoid", "softmax", "avg_pool2d", "global_avg_pool", "concat"),
     *("relu", "clip", "pad", "max_pool2d", "reshape", "flatten", "transpose"),
 )
-"""Ops whose kernels bound no codes beside their own: they stand in rows by themselves."""
+"""Ops whose kernels bound no integers beside their own: they stand in rows by themselves."""
 _LIKE = {"linear": "gemm"}
 BOUNDED = ("conv2d", "matmul", "gemm", "linear", "add", "mul")
 
 
 @dataclass(frozen=True)
 class Held:
-    """A model, and which of its results the processor's kernels make of codes."""
+    """A model, and which of its results the processor's kernels make of integers."""
 
     case: Case
     graph: Graph
@@ -57,7 +57,7 @@ class Held:
 
 
 def cases() -> Iterator[Case]:
-    """Of codes of eight bits, whose biases have units."""
+    """Of integers of eight bits, whose biases have units."""
     for op in (*ALONE, *BOUNDED):
         yield from filter(_asked, (replace(case, op=op) for case in cases_of(_LIKE.get(op, op))))
     yield from (Case("matmul", tail=tail, bias="unit") for tail in ("", "relu", "clip"))
@@ -106,7 +106,8 @@ def hold(case: Case) -> Held:
     slow = {fallback.node for fallback in lower(fused).fallbacks}
     right = {}
     for name in written.asked:
-        if fused[name].type.quant is None:  # codes make reals in products with gains of one alone
+        # Integers make floats in products with gains of one alone.
+        if fused[name].type.quant is None:
             right[name] = (case.op, case.gain) == ("gemm", 1) and case.bias in ("", "unit")
         else:
             right[name] = made_here(fused, name) and fused[name].node.name not in slow

@@ -57,7 +57,7 @@ def probed() -> None:
 
 
 def along_axes() -> None:
-    """Ops of one and three axes, and a choice between codes."""
+    """Ops of one and three axes, and a choice between integers."""
     for kind in ("u8", "i8"):
         for axes in (1, 3):
             computed.test_convolutions_of_codes(kind, "constants", axes)
@@ -66,18 +66,18 @@ def along_axes() -> None:
 
 
 def bounded() -> None:
-    """Relu of codes, which onnxruntime computes as reals, to other codes."""
+    """Relu of integers, which onnxruntime computes as floats, to other integers."""
     numbers = {"s": F(0.1), "z": np.uint8(101), "t": F(0.05), "u": np.uint8(33)}
-    codes = np.arange(256, dtype=np.uint8)
+    quantized = np.arange(256, dtype=np.uint8)
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["real"]),
         helper.make_node("Relu", ["real"], ["bound"]),
         helper.make_node("QuantizeLinear", ["bound", "t", "u"], ["y"]),
     ]
     constants = {name: np.asarray(value) for name, value in numbers.items()}
-    made = one_model(nodes, {"x": codes}, constants, {"y": TensorProto.UINT8}).judged()["y"]
+    made = one_model(nodes, {"x": quantized}, constants, {"y": TensorProto.UINT8}).judged()["y"]
     maps = uniform(dtype("u8"), F(0.1), 101), uniform(dtype("u8"), F(0.05), 33)
-    found = predicted(PLAIN, "relu", {"x": Held(codes, maps[0])}, maps[1], codes.shape)
+    found = predicted(PLAIN, "relu", {"x": Held(quantized, maps[0])}, maps[1], quantized.shape)
     assert np.array_equal(found, made)
 
 
@@ -117,7 +117,7 @@ def convolved(factor: np.float32, biases: Codes) -> None:
 
 
 def biases_agree() -> None:
-    """Whether onnxruntime's optimizer makes the codes of real biases that are predicted."""
+    """Whether onnxruntime's optimizer makes the integers of real biases that are predicted."""
     for seed in range(12):
         found = examine(fused.real_bias(seed))
         assert not found.differences
@@ -195,7 +195,7 @@ def test_what_is_listed_of_native_is_not_found() -> None:
 
 
 def weights_agree(mutant: Mutant) -> None:
-    """Whether onnxruntime makes the codes of real weights that a changed profile makes."""
+    """Whether onnxruntime makes the integers of real weights that a changed profile makes."""
     with standing_on(mutant.profile, OPTIMIZED):
         if mutant.block == "choose":
             for op in weights.SHAPES:

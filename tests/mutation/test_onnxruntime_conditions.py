@@ -26,11 +26,11 @@ pytestmark = pytest.mark.slow
 PROFILE = "ort-1.31"
 NAMES = (PROFILE,)
 _REAL = ("QGemm", "MatMulIntegerToFloat")
-"""Kernels on codes whose result may be real."""
+"""Kernels on integers whose result may be real."""
 
 
 def made_there(model: ModelProto, name: str) -> bool:
-    """Whether a kernel on codes makes a result, in the model that onnxruntime wrote."""
+    """Whether a kernel on integers makes a result, in the model that onnxruntime wrote."""
     maker = producer(model, name)
     assert maker is not None
     if name.startswith("QuantizeLinear"):
@@ -39,7 +39,7 @@ def made_there(model: ModelProto, name: str) -> bool:
 
 
 def made_here(graph: Graph, name: str) -> bool:
-    """Whether a kernel on codes is predicted to make it."""
+    """Whether a kernel on integers is predicted to make it."""
     node = graph[name].node
     if graph[name].type.quant is not None:
         return node.op != "quantize"
@@ -48,7 +48,7 @@ def made_here(graph: Graph, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """A model as QIR reads it, and which of its results kernels on codes make there."""
+    """A model as QIR reads it, and which of its results kernels on integers make there."""
 
     case: Case
     graph: Graph
@@ -87,7 +87,7 @@ def hold(case: Case) -> tuple[Asked, Asks]:
 
 
 def _same(case: Case, graph: Graph, feeds: dict[str, Array], judge: dict[str, Array]) -> None:
-    """Holds what kernels on codes make to onnxruntime's bytes."""
+    """Holds what kernels on integers make to onnxruntime's bytes."""
     if judge:
         mine = qir.run(graph, feeds)
         for name, wanted in judge.items():

@@ -35,7 +35,7 @@ def multiplied(acc: Whole, real: NDArray[np.float64]) -> Whole:
 
 
 def by_formula(case: OpCase) -> Whole:
-    """The codes of a case without an activation."""
+    """The integers of a case without an activation."""
     at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
     step = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
     if case.op == "conv2d":
@@ -47,9 +47,9 @@ def by_formula(case: OpCase) -> Whole:
         acc = at["a"] * at["b"]
         one, two, out = (np.float32(s) for s in (step["a"], step["b"], case.out.scale))
         real = np.asarray(one * two / out, np.float64)
-    codes = multiplied(np.asarray(acc, np.int64), np.asarray(real)) + case.out.zero
+    quantized = multiplied(np.asarray(acc, np.int64), np.asarray(real)) + case.out.zero
     ends = np.iinfo(case.out.data.dtype.str)
-    return np.clip(codes, ends.min, ends.max)
+    return np.clip(quantized, ends.min, ends.max)
 
 
 def in_powers(of: CaseOperand) -> CaseOperand:

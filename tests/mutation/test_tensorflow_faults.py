@@ -151,9 +151,9 @@ SAME_THERE = {
     "linear acc.pairs = saturate_rows",
     "linear acc.pairs = saturate_taps",
 }
-"""Where the ends are codes, and zero is code 0, it is the same; only convolutions halve weights;
-a row has the pairs of taps that it has of channels; behind sums is a relu, whose codes are the same
-bytes in either type."""
+"""Where the ends are integers, and zero is code 0, it is the same; only convolutions halve weights;
+a row has the pairs of taps that it has of channels; behind sums is a relu, whose integers are the
+same bytes in either type."""
 
 
 @pytest.mark.sampled(1)

@@ -49,7 +49,7 @@ def chain_of(case: OpCase) -> tuple[str, ...]:
 
 
 def pairs() -> Iterator[tuple[OpCase, Array]]:
-    """Recorded cases on codes that are one kernel again when they are written as pairs."""
+    """Recorded cases on integers that are one kernel again when they are written as pairs."""
     chains = {row.chain for row in profile(REFERENCE).own_groups if row.result == "codes"}
     for suite in SUITES:
         if suite in WITHOUT_REFERENCE or reference(suite) != REFERENCE:
@@ -78,7 +78,7 @@ def kernels(cases: list[tuple[OpCase, Array]], chain: tuple[str, ...]) -> None:
 
 
 REALS = {"linear": "dynamic_linear dynamic_linear_i4", "conv2d": "dynamic_conv dynamic_conv_i4"}
-"""The suites of layers of reals by codes."""
+"""The suites of layers of floats by integers."""
 
 
 def compared(name: str, suite: str, who: str) -> None:

@@ -134,7 +134,7 @@ def summands_beyond(pool: ProcessPoolExecutor) -> Check:
     return check
 
 
-def codes(kind: str) -> Check:
+def quantize_check(kind: str) -> Check:
     return lambda: whole.test_quantize_per_tensor_is_torchs_for_every_length_and_special_value(kind)
 
 
@@ -148,7 +148,7 @@ def fakes() -> None:
         whole.test_fake_quantize_is_torchs(many, whole.FBGEMM, "i8")
 
 
-def reals() -> None:
+def dequantize_check() -> None:
     for many in (False, True):
         for kind in ("u8", "i32"):
             whole.test_dequantize_is_torchs(kind, many)
@@ -201,7 +201,7 @@ def softmax() -> None:
     elements.test_softmax_is_as_near_to_torchs_as_is_claimed("u8", "fbgemm")
 
 
-def codes_alone() -> None:
+def integer_only_check() -> None:
     scales.test_batch_norms_of_any_ratio_of_scales("u8", 2, False)
     elements.test_greatest_codes_are_torchs("u8")
 
@@ -316,7 +316,7 @@ def replayed(engine: str, pool: ProcessPoolExecutor) -> Replay:
         found += [along_lines(engine), ties_of_parts(engine), over_images]
         found += by_scales(engine)
     else:
-        found += [pools, joined, softmax, codes_alone, tables, resizes, products_of_data]
+        found += [pools, joined, softmax, integer_only_check, tables, resizes, products_of_data]
         found += by_scales(engine)
         found += [two(engine, "mul"), along_lines(engine), over_other_axes, ties_of_means]
         found.append(ties_of_parts(engine))
@@ -366,8 +366,8 @@ def whole_checks(engine: str) -> Mapping[str, Sequence[Check]]:
         return {"choose": [kept], "fake_quantize": both, "quantize": coded, "dequantize": coded}
     found: dict[str, Sequence[Check]] = {"choose": [lambda: ranges(engine)]}
     if engine == "fbgemm":
-        kinds = [codes(kind) for kind in whole.KINDS]
-        found |= {"quantize": [*kinds, channels, fakes], "dequantize": [reals]}
+        kinds = [quantize_check(kind) for kind in whole.KINDS]
+        found |= {"quantize": [*kinds, channels, fakes], "dequantize": [dequantize_check]}
         found |= {"choose_qparams": [dynamic], "fake_quantize": [fakes], "requantize": [recoded]}
     return found
 

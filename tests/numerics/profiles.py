@@ -39,7 +39,7 @@ def linear(bias: str = "", result: str = "!quant.uniform<u8:f32, 0.5:3>", tail: 
 
 
 def operands(seed: int) -> dict[str, Tensor]:
-    """Codes for it, of which many products fall on ties."""
+    """Integers for it, of which many products fall on ties."""
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 16, (64, 24)).astype(np.uint8)
     return {"x": x, "w": rng.integers(-4, 5, (8, 24)).astype(np.int8)}

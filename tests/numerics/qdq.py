@@ -65,12 +65,12 @@ class Model(Nodes):
         return self.coded(self.input(*shape), scale)
 
     def weights(self, *shape: int, scale: float = 0.01) -> str:
-        codes = np.random.default_rng(0).integers(-100, 100, shape)
-        return self.dequantize(self.constant(codes, np.int8), scale, 0, np.int8)
+        quantized = np.random.default_rng(0).integers(-100, 100, shape)
+        return self.dequantize(self.constant(quantized, np.int8), scale, 0, np.int8)
 
     def bias(self, count: int, scale: float = float(F(0.05) * F(0.01))) -> str:
-        codes = self.constant(np.arange(count) * 7 - 20, np.int32)
-        return self.op("DequantizeLinear", codes, self.constant(scale))
+        quantized = self.constant(np.arange(count) * 7 - 20, np.int32)
+        return self.op("DequantizeLinear", quantized, self.constant(scale))
 
     def proto(self, output: str) -> onnx.ModelProto:
         """The model with this output."""

@@ -43,8 +43,10 @@ def chosen(record: type, rng: np.random.Generator, **fixed: str) -> dict[str, st
     return {n: str(rng.choice(v)) for n, v in found.items() if v and n != "levels"} | fixed
 
 
-def reals(rng: np.random.Generator, shape: tuple[int, ...], step: float) -> NDArray[np.generic]:
-    """Reals of many sizes, with ties, ends, denormals, infinities and both zeros among them."""
+def random_floats(
+    rng: np.random.Generator, shape: tuple[int, ...], step: float
+) -> NDArray[np.generic]:
+    """Floats of many sizes, with ties, ends, denormals, infinities and both zeros among them."""
     x = rng.normal(size=shape) * step * 2.0 ** rng.integers(-3, 12)
     ties = (rng.integers(-300, 300, shape) + 0.5) * step
     x = np.where(rng.random(shape) < 0.3, ties, x)
@@ -120,7 +122,7 @@ def test_random_quantize_gives_the_definitions_bytes() -> None:
         rng = np.random.default_rng([seed, case])
         shape = SHAPES[rng.integers(len(SHAPES))]
         step = float(2.0 ** rng.integers(-6, 4))
-        to, x = maps(rng, shape, step), reals(rng, shape, step)
+        to, x = maps(rng, shape, step), random_floats(rng, shape, step)
         by = rng.choice([*["divide", "reciprocal"] * 8, "gain", "span"])
         zero = rng.choice([*["after", "after", "before", "none"] * 4, "pair"])
         compute = rng.choice([*["f32", "f32", "f64", "f64_reciprocal"] * 4, "f16"])
@@ -156,27 +158,27 @@ def test_random_dequantize_gives_the_definitions_bytes() -> None:
         if rng.random() < 0.3 and isinstance(of, Map):
             of = floating(rng, of)
         raw = rng.integers(0, 1 << 8 * of.carrier.itemsize, shape)
-        codes = raw.astype(f"u{of.carrier.itemsize}").view(of.carrier)
+        quantized = raw.astype(f"u{of.carrier.itemsize}").view(of.carrier)
         if isinstance(of, Map) and of.table is not None:
-            codes = (of.low + raw % of.table.size).astype(of.carrier)
+            quantized = (of.low + raw % of.table.size).astype(of.carrier)
         elif of.storage.is_integer:
-            codes = np.clip(codes, of.low, of.high).astype(of.carrier)
+            quantized = np.clip(quantized, of.low, of.high).astype(of.carrier)
         d = chosen(Dequantize, rng, by=by)
         rule = Rule("p", dequantize=Dequantize(**d))  # type: ignore[arg-type]
         said = f"seed {seed}, case {case}: {of} {d} {shape}"
         covered += (
             same(
-                lambda c=codes, of=of, rule=rule: dequantize(c, of, rule),  # type: ignore[misc]
-                lambda c=codes, of=of, rule=rule: definition.dequantize(c, of, rule),  # type: ignore[misc]
+                lambda c=quantized, of=of, rule=rule: dequantize(c, of, rule),  # type: ignore[misc]
+                lambda c=quantized, of=of, rule=rule: definition.dequantize(c, of, rule),  # type: ignore[misc]
                 said,
             )
-            and compiled.dequantize(codes, of, rule) is not None
+            and compiled.dequantize(quantized, of, rule) is not None
         )
     assert covered > 80, f"seed {seed}: {covered}"
 
 
 def floating(rng: np.random.Generator, of: Map) -> Map:
-    """The same numbers, for codes that are floats or stand in a table."""
+    """The same numbers, for integers that are floats or stand in a table."""
     zero = np.zeros((), np.int64)
     if rng.random() < 0.5:
         name = rng.choice(["f8e4m3fn", "f8e5m2", "f8e5m2fnuz", "f4e2m1fn", "f6e3m2fn", "f8e8m0"])
@@ -199,7 +201,7 @@ def test_random_tables_give_the_definitions_bytes() -> None:
         if rng.random() < 0.5:  # on a grid, so that there are ties and equal entries
             table = rng.integers(-6, 7, of.table.size).astype(F) / 4
             of = Map(of.storage, F32, of.scale, of.zero, of.low, of.high, of.grain, of.plus, table)
-        x = reals(rng, shape, 0.125)
+        x = random_floats(rng, shape, 0.125)
         if rng.random() < 0.3:
             x = np.where(rng.random(shape) < 0.01, np.nan, x).astype(x.dtype)
         by, clip = rng.choice(["divide", "reciprocal"]), "codes"
@@ -277,13 +279,13 @@ def test_random_conversions_are_dequantize_and_quantize() -> None:
         rng = np.random.default_rng([seed, case])
         shape = (1200, 3) if rng.random() < 0.5 else (40, 3, 30)
         of, to = maps(rng, shape, 0.5), maps(rng, shape, 0.25)
-        codes = rng.integers(max(of.low, -(1 << 20)), min(of.high, 1 << 20) + 1, shape)
-        codes = codes.astype(of.carrier)
+        quantized = rng.integers(max(of.low, -(1 << 20)), min(of.high, 1 << 20) + 1, shape)
+        quantized = quantized.astype(of.carrier)
         rule = Rule("p", quantize=Quantize(nan="low"))
         said = f"seed {seed}, case {case}: {of} {to}"
         assert same(
-            lambda c=codes, of=of, to=to, r=rule: convert(c, of, to, r),  # type: ignore[misc]
-            lambda c=codes, of=of, to=to, r=rule: definition.quantize(  # type: ignore[misc]
+            lambda c=quantized, of=of, to=to, r=rule: convert(c, of, to, r),  # type: ignore[misc]
+            lambda c=quantized, of=of, to=to, r=rule: definition.quantize(  # type: ignore[misc]
                 definition.dequantize(c, of, r), to, r
             ),
             said,
@@ -293,11 +295,11 @@ def test_random_conversions_are_dequantize_and_quantize() -> None:
 def test_a_code_that_does_not_occur_refuses_nothing() -> None:
     """A scale of infinity times nothing is no number, and only code 0 asks for it."""
     of, to = affine("u8", np.asarray(np.inf, F)[()]), affine("u8", 1.0)
-    codes = np.full(4096, 3, np.uint8)
-    assert (convert(codes, of, to, Rule()) == 255).all()
-    codes[17] = 0
+    quantized = np.full(4096, 3, np.uint8)
+    assert (convert(quantized, of, to, Rule()) == 255).all()
+    quantized[17] = 0
     with pytest.raises(OpError, match="NaN has no quantized value"):
-        convert(codes, of, to, Rule())
+        convert(quantized, of, to, Rule())
 
 
 def test_threads_and_ways_an_array_lies_in_memory_change_no_byte() -> None:

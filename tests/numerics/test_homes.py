@@ -1,17 +1,20 @@
 """What profiles of one runtime alone name lives in its backend's folder."""
 
 import tomllib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qir import registry
 from qir.ir.ops.quantization import RANGE_RULES
+from qir.numerics.fields import StageField, field_types
 from qir.numerics.ranges import NAMED_RULES
+from qir.numerics.stages import stage_functions
 from qir.profiles.conditions import conditions
 from qir.profiles.kernel_forms import forms
 from qir.profiles.methods import tabled
 from qir.profiles.preparation import DEFAULT_STEPS, preparation_steps
-from qir.reference.curves import STEPWISE_FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 PROFILES = (*ROOT.glob("backends/*/profiles/*.toml"), *ROOT.glob("qir/profiles/*.toml"))
@@ -79,23 +82,42 @@ def test_a_preparation_step_that_one_runtime_names_lives_in_the_folder_of_its_ba
         assert run.__module__.startswith(home), f"{name}: {users[name]} name it"
 
 
-def stage_words() -> dict[tuple[str, str], set[str]]:
-    """Returns the folders whose profile files give each stage field each word."""
-    out: dict[tuple[str, str], set[str]] = {}
+def stage_words() -> dict[str, set[str]]:
+    """Returns the folders whose profile files give each stage field each word; a word that a rule
+    has which says nothing is the core's."""
+    said = StageField()
+    out = {f"{name}.{getattr(said, name)}": {"profiles"} for name in field_types("stage")}
     for path in PROFILES:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         for row in (data, *data.get("rule", ())):
-            for field in row.get("stage", {}).items():
-                out.setdefault(field, set()).add(path.relative_to(ROOT).parts[1])
+            for name, word in row.get("stage", {}).items():
+                out.setdefault(f"{name}.{word}", set()).add(path.relative_to(ROOT).parts[1])
     return out
 
 
-def test_the_functions_that_a_stage_word_picks_live_where_its_users_say() -> None:
-    """Other words choose an order of sums and roundings, which the schema of a rule defines."""
-    users = stage_words()
-    assert users
-    home = home_of(users["curves", "steps"], "curves", "qir.reference.curves")
-    assert {function.__module__ for function in STEPWISE_FUNCTIONS.values()} == {home}
+def test_a_stage_function_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    """`other` says whose function computes an activation, and is none itself."""
+    users = {word: names for word, names in stage_words().items() if not word.startswith("other.")}
+    unnamed = {"relu.zero_code"}
+    assert users.keys() == stage_functions().keys() - unnamed
+    for name, stage in stage_functions().items():
+        home = home_of(users.get(name, {"profiles"}), "stages", "qir.reference.stages")
+        assert place_of("qir.stages", name) == home, f"{name}: {users.get(name)} name it"
+        functions = [f for f in map(partial(getattr, stage), stage.__slots__) if callable(f)]
+        folders = {f.__module__.rpartition(".")[0] for f in functions}
+        assert folders <= {home.rpartition(".")[0], "qir.numerics"}, name
+
+
+def place_of(kind: str, name: str) -> str:
+    """Returns the module whose table has a row of that name."""
+    tables = {point: registry.find(kind, point) for point in registry.names(kind)}
+    (place,) = (registry.place(kind, p) for p, rows in tables.items() if name in as_table(rows))
+    return place
+
+
+def as_table(rows: object) -> Mapping[str, object]:
+    assert isinstance(rows, Mapping)
+    return rows
 
 
 def test_no_profile_names_a_range_rule() -> None:

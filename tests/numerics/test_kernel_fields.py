@@ -1,4 +1,4 @@
-"""Later stages of a kernel and weights given as reals, against plain float arithmetic."""
+"""Later stages of a kernel and weights given as floats, against plain float arithmetic."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_summand_and_result_of_two_kinds_lie_in_one_buffer(
     sx, sw, sy, sz = F(0.3), F(0.07), F(0.9), F(1.25)
     storage = "u8" if kind == "u1" else "i8"
     cut = reads == "i8_saturated" and storage != result
-    codes = np.minimum(arrays["r"], 127) if cut and storage == "u8" else arrays["r"]
+    quantized = np.minimum(arrays["r"], 127) if cut and storage == "u8" else arrays["r"]
     if how == "ratio":
-        scaled = fused(codes, sz / sy, acc * ((sx * sw) / sy) + arrays["b"] / sy)
+        scaled = fused(quantized, sz / sy, acc * ((sx * sw) / sy) + arrays["b"] / sy)
         fields = AFTER
     else:
-        scaled = (acc * (sx * sw) + arrays["b"] + codes.astype(F) * sz) / sy
+        scaled = (acc * (sx * sw) + arrays["b"] + quantized.astype(F) * sz) / sy
         fields = f'{AFTER}requant = {{multiplier = "divide"}}\n'
     buffer = storage if reads == "summand_type" else result
     least, most = (0, 255) if buffer == "u8" else (-128, 127)
@@ -97,10 +97,10 @@ def test_summand_and_result_of_two_kinds_lie_in_one_buffer(
 def test_another_activation_works_on_reals_or_on_codes(other: str) -> None:
     arrays = operands(SEED)
     text = linear("", "!quant.uniform<u8:f32, 0.05:60>", " |> hard_swish")
-    reals = (sums(**arrays) / 32).astype(np.float64)
+    floats = (sums(**arrays) / 32).astype(np.float64)
     if other == "table":
-        reals = (np.clip(np.rint(reals.astype(F) / F(0.05)) + 60, 0, 255) - 60) * float(F(0.05))
-    made = (reals * np.clip(reals / 6 + 0.5, 0, 1)).astype(F)
+        floats = (np.clip(np.rint(floats.astype(F) / F(0.05)) + 60, 0, 255) - 60) * float(F(0.05))
+    made = (floats * np.clip(floats / 6 + 0.5, 0, 1)).astype(F)
     wanted = np.clip(np.rint(made / F(0.05)) + 60, 0, 255)
     found = computed(f'stage = {{other = "{other}"}}', text, **arrays)
     assert np.array_equal(found, wanted)
@@ -148,9 +148,9 @@ def test_real_weights_are_quantized_by_the_kernel_and_leave_room_for_the_bias(
     room = room if grain == "channel" else np.broadcast_to(room.min(), (8,))
     assert (room < weights).any() == large
     weights = np.minimum(weights, room)
-    codes = np.clip(np.rint(w * weights[:, None]), -128, 127).astype(np.int64)
+    quantized = np.clip(np.rint(w * weights[:, None]), -128, 127).astype(np.int64)
     bias = np.rint(b * (data * weights)).astype(np.int64)
-    acc = x.astype(np.int64) @ codes.T + bias
+    acc = x.astype(np.int64) @ quantized.T + bias
     scaled = acc.astype(F) * (out / data / weights)
     said = f"""{MXNET}
 weights = {{given = "float", grain = "{grain}"}}
@@ -161,7 +161,8 @@ bias = {{domain = "rounded_acc", overflow = "shrink_weights", compute = "f32"}}"
 
 @pytest.mark.parametrize("large", [False, True])
 def test_weight_codes_shrink_where_a_rescaled_bias_has_no_room(large: bool) -> None:
-    """MXNet's fully connected layer on codes made before: 2^30 / reach of the bias / its gain."""
+    """MXNet's fully connected layer on integers made before: 2^30 / reach of the bias / its
+    gain."""
     rng = np.random.default_rng(SEED)
     x = rng.integers(0, 256, (64, 24)).astype(np.uint8)
     w = rng.integers(-128, 128, (8, 24)).astype(np.int8)
@@ -171,11 +172,11 @@ def test_weight_codes_shrink_where_a_rescaled_bias_has_no_room(large: bool) -> N
     most = F(2.0**30) / reach / gx
     assert (gw > most) == large
     held = min(gw, most)
-    codes = np.clip(np.rint(w.astype(F) * (held / gw)), -128, 127).astype(np.int64)
+    quantized = np.clip(np.rint(w.astype(F) * (held / gw)), -128, 127).astype(np.int64)
     ratio = gx * held / gb
     steps = b.astype(F) * ratio
     whole = np.trunc(steps + np.copysign(F(0.5), steps).astype(np.float64)).astype(np.int64)
-    acc = x.astype(np.int64) @ codes.T + whole
+    acc = x.astype(np.int64) @ quantized.T + whole
     assert (np.abs(acc) < 2**31).all()
     wanted = np.clip(np.rint(acc.astype(F) * (gy / gx / held)), -128, 127)
     said = f"""{MXNET}
@@ -230,7 +231,7 @@ def test_scales_of_rows_go_with_a_real_bias_in_each_way(fields: str, form: str) 
 
 
 def test_sums_are_held_as_the_profile_says_under_each_multiplier() -> None:
-    """2^16 terms of 16-bit codes: 32 bits wrap or saturate, 64 hold them, floats round them."""
+    """2^16 terms of 16-bit integers: 32 bits wrap or saturate, 64 hold them, floats round them."""
     rng = np.random.default_rng(SEED)
     x = rng.integers(-32768, 32768, (6, 300)).astype(np.int16)
     w = rng.integers(-32768, 32768, (4, 300)).astype(np.int16)

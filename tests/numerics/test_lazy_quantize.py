@@ -1,4 +1,4 @@
-"""Codes that are made part by part are those that are made all at once."""
+"""Integers that are made part by part are those that are made all at once."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def test_bytes_are_unpacked_and_packed_part_by_part(name: str, order: Order) -> 
     kind = dtype(name)
     each = 8 // kind.bits
     for shape in SHAPES:
-        codes = rng.integers(kind.bounds[0], kind.bounds[1] + 1, shape).astype(kind.carrier)
-        data = pack(codes, kind, order=order).reshape(-1)
-        same(rng, lazy_unpack(data, kind, shape, order), codes)
-        same(rng, lazy_unpack(running(data), kind, shape, order), codes)
+        quantized = rng.integers(kind.bounds[0], kind.bounds[1] + 1, shape).astype(kind.carrier)
+        data = pack(quantized, kind, order=order).reshape(-1)
+        same(rng, lazy_unpack(data, kind, shape, order), quantized)
+        same(rng, lazy_unpack(running(data), kind, shape, order), quantized)
         if order == "low":
-            assert b"".join(p.tobytes() for p in iter_packed(codes, kind)) == data.tobytes()
-        rows = pack(codes, kind, order=order, row=1)
+            assert b"".join(p.tobytes() for p in iter_packed(quantized, kind)) == data.tobytes()
+        rows = pack(quantized, kind, order=order, row=1)
         wide = np.zeros((*shape[:-1], 4 * -(-shape[-1] // each)), np.uint8)
         wide[..., : rows.shape[-1]] = rows
-        same(rng, lazy_pack(codes, kind, wide.shape, order), wide)
+        same(rng, lazy_pack(quantized, kind, wide.shape, order), wide)
         deep = wide.reshape(*shape[:-1], -1, 4)
-        same(rng, lazy_pack(codes, kind, deep.shape, order), deep)
+        same(rng, lazy_pack(quantized, kind, deep.shape, order), deep)
 
 
 def test_axes_are_turned_and_shapes_changed_part_by_part() -> None:
@@ -94,11 +94,11 @@ def test_axes_are_turned_and_shapes_changed_part_by_part() -> None:
     held = lazy_array(x.shape, x.dtype, lambda box: x[box])
     same(rng, lazy_arrays.reshape(held, (91, 6)), x.reshape(91, 6))
     same(rng, lazy_arrays.crop(held, (5, 13, 2)), x[:5, :, :2])
-    codes = np.arange(-8, 28, dtype=np.int8).reshape(4, 9) % 16 - 8
+    quantized = np.arange(-8, 28, dtype=np.int8).reshape(4, 9) % 16 - 8
     moved = lazy_arrays.add_offset(
-        lazy_array(codes.shape, codes.dtype, lambda box: codes[box]), 8, U1
+        lazy_array(quantized.shape, quantized.dtype, lambda box: quantized[box]), 8, U1
     )
-    same(rng, moved, (codes + 8).astype(np.uint8))
+    same(rng, moved, (quantized + 8).astype(np.uint8))
     assert lazy_arrays.arrays_equal(held, x)
     assert not lazy_arrays.arrays_equal(
         lazy_arrays.transposed(x, (0, 2, 1)), lazy_arrays.transposed(x + 1, (0, 2, 1))

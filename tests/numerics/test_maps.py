@@ -1,4 +1,4 @@
-"""Every map that a quantized type can say: blocks, groups, tables, real zeros, float codes."""
+"""Every map that a quantized type can say: blocks, groups, tables, real zeros, float integers."""
 
 from typing import TypeVar
 
@@ -75,12 +75,12 @@ def test_blocks_are_those_of_onnxruntime(axis: int, size: int) -> None:
         "s": (p.FLOAT, scale),
         "z": (p.UINT8, zero),
     }
-    codes = quantize(x, map_of(kind), ORT)
+    quantized = quantize(x, map_of(kind), ORT)
     found = onnxruntime("QuantizeLinear", given, axis=axis, block_size=size, out=p.UINT8)
-    assert np.array_equal(codes, found)
-    given["x"] = (p.UINT8, codes)
-    reals = onnxruntime("DequantizeLinear", given, axis=axis, block_size=size, out=p.FLOAT)
-    assert np.array_equal(dequantize(codes, map_of(kind), PLAIN), reals)
+    assert np.array_equal(quantized, found)
+    given["x"] = (p.UINT8, quantized)
+    floats = onnxruntime("DequantizeLinear", given, axis=axis, block_size=size, out=p.FLOAT)
+    assert np.array_equal(dequantize(quantized, map_of(kind), PLAIN), floats)
 
 
 def naive(x: NDArray[np.float32], grain: Granularity, grid: NDArray[G]) -> NDArray[G]:
@@ -122,15 +122,15 @@ def test_each_element_takes_the_numbers_of_its_block(name: str, place: str) -> N
         kind = QuantType(I8, F32, Array.of(scale.ravel()), Array.of(zero.ravel()), grain)
     s, z = naive(x, grain, scale), naive(x, grain, zero).astype(np.int64)
     rule = Rule("p", quantize=Quantize(zero=place))  # type: ignore[arg-type]
-    codes = quantize(x, map_of(kind), rule)
+    quantized = quantize(x, map_of(kind), rule)
     whole = np.rint(x / s + z.astype(F)) if place == "before" else np.rint(x / s) + z
-    assert np.array_equal(codes, np.clip(whole, -128, 127))
-    reals = dequantize(codes, map_of(kind), PLAIN)
-    assert np.array_equal(reals, (codes.astype(np.int64) - z).astype(F) * s)
+    assert np.array_equal(quantized, np.clip(whole, -128, 127))
+    floats = dequantize(quantized, map_of(kind), PLAIN)
+    assert np.array_equal(floats, (quantized.astype(np.int64) - z).astype(F) * s)
 
 
 def test_scales_that_are_quantized_are_dequantized_first() -> None:
-    """nvfp4: float4 codes, float8 scales of 16, one float32 scale for these."""
+    """nvfp4: float4 integers, float8 scales of 16, one float32 scale for these."""
     rng = np.random.default_rng(8)
     weight = torch.from_numpy(rng.normal(size=(8, 64)).astype(F))
     coarse = weight.abs().max() / (6 * 448)
@@ -141,14 +141,14 @@ def test_scales_that_are_quantized_are_dequantized_first() -> None:
     of = map_of(blocked(dtype("f4e2m1fn"), scales, (0, 1), (1, 16)))
     each = (fine.to(torch.float32) * coarse).repeat_interleave(16, 1).numpy()
     assert np.array_equal(of.over((8, 64)).scale, each)
-    codes = quantize(weight.numpy(), of, PLAIN)
-    assert codes.dtype == ml_dtypes.float4_e2m1fn
+    quantized = quantize(weight.numpy(), of, PLAIN)
+    assert quantized.dtype == ml_dtypes.float4_e2m1fn
     steps = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float64)
     wanted = np.abs(weight.numpy() / each).astype(np.float64)
-    chosen = np.abs(codes.astype(np.float64))
+    chosen = np.abs(quantized.astype(np.float64))
     best = np.abs(wanted[..., None] - steps).min(-1)
     assert np.array_equal(np.abs(wanted - chosen), best)
-    assert np.array_equal(dequantize(codes, of, PLAIN), codes.astype(F) * each)
+    assert np.array_equal(dequantize(quantized, of, PLAIN), quantized.astype(F) * each)
 
 
 def test_scales_of_scales_that_lie_in_blocks_too() -> None:
@@ -171,10 +171,10 @@ def test_scales_of_scales_that_lie_in_blocks_too() -> None:
     kind = QuantType(
         U4, F32, scales, (), Granularity(((1, 4),)), kind="lut", codes=Array.of(levels)
     )
-    codes = rng.integers(0, 16, (3, 64)).astype(np.uint8)
+    quantized = rng.integers(0, 16, (3, 64)).astype(np.uint8)
     grid = outer.scales().repeat(8, 1)
     scale = (table[held] * grid + F(0.75)).repeat(4, 1)
-    assert np.array_equal(dequantize(codes, map_of(kind), PLAIN), levels[codes] * scale)
+    assert np.array_equal(dequantize(quantized, map_of(kind), PLAIN), levels[quantized] * scale)
 
 
 NF4: tuple[float, ...] = (
@@ -196,16 +196,16 @@ def test_a_table_gives_the_nearest_entry_and_of_two_the_lower_index() -> None:
     table = np.array([3, -1, 0.5, 3, 0, 2], F)
     kind = QuantType(U4, F32, (2.0,), kind="lut", codes=Array.of(table))
     x = np.concatenate([np.linspace(-9, 9, 500), [0.5, -1, 5, 2.5, np.inf, -np.inf]]).astype(F)
-    codes = quantize(x, map_of(kind), PLAIN)
+    quantized = quantize(x, map_of(kind), PLAIN)
     with np.errstate(invalid="ignore"):
         far = np.abs(np.clip(x.astype(np.float64) / 2, -99, 99)[:, None] - table)
-    assert np.array_equal(codes, far.argmin(1))
-    assert codes.dtype == np.uint8
+    assert np.array_equal(quantized, far.argmin(1))
+    assert quantized.dtype == np.uint8
     nf4 = QuantType(U4, F32, (0.3,), kind="lut", codes=Array.of(np.array(NF4, F)))
     every = np.arange(16).astype(np.uint8)
-    reals = dequantize(every, map_of(nf4), PLAIN)
-    assert np.array_equal(reals, np.array(NF4, F) * F(0.3))
-    assert np.array_equal(quantize(reals, map_of(nf4), PLAIN), every)
+    floats = dequantize(every, map_of(nf4), PLAIN)
+    assert np.array_equal(floats, np.array(NF4, F) * F(0.3))
+    assert np.array_equal(quantize(floats, map_of(nf4), PLAIN), every)
 
 
 def test_a_table_of_signed_codes_begins_at_the_least() -> None:
@@ -226,19 +226,23 @@ def test_a_real_zero_is_inside_the_rounding_and_an_offset_outside() -> None:
     rng = np.random.default_rng(10)
     x = (rng.normal(size=4000) * 5).astype(F)
     real = map_of(QuantType(U4, F32, (0.7,), (7.25,)))
-    codes = quantize(x, real, ORT)
-    assert np.array_equal(codes, np.clip(np.rint(x / F(0.7) + F(7.25)), 0, 15))
-    assert np.array_equal(dequantize(codes, real, PLAIN), (codes.astype(F) - F(7.25)) * F(0.7))
+    quantized = quantize(x, real, ORT)
+    assert np.array_equal(quantized, np.clip(np.rint(x / F(0.7) + F(7.25)), 0, 15))
+    assert np.array_equal(
+        dequantize(quantized, real, PLAIN), (quantized.astype(F) - F(7.25)) * F(0.7)
+    )
     offset = map_of(QuantType(U8, F32, (0.04,), plus=(-2.7,)))
-    codes = quantize(x, offset, ORT)
-    assert np.array_equal(codes, np.clip(np.rint((x - F(-2.7)) / F(0.04)), 0, 255))
+    quantized = quantize(x, offset, ORT)
+    assert np.array_equal(quantized, np.clip(np.rint((x - F(-2.7)) / F(0.04)), 0, 255))
     for by in ("(q-z)*s", "q*s-z*s", "q*s+plus"):
         rule = Rule(dequantize=Dequantize(by=by))
-        assert np.array_equal(dequantize(codes, offset, rule), codes.astype(F) * F(0.04) + F(-2.7))
+        assert np.array_equal(
+            dequantize(quantized, offset, rule), quantized.astype(F) * F(0.04) + F(-2.7)
+        )
 
 
 def extremes(rng: np.random.Generator) -> NDArray[np.float32]:
-    """Reals of every size, ties of every narrow float, zeros and infinities."""
+    """Floats of every size, ties of every narrow float, zeros and infinities."""
     every = np.arange(256).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(F)
     sizes = rng.normal(size=4000) * 2.0 ** rng.integers(-20, 18, 4000)
     steps = np.sort(every[np.isfinite(every)])
@@ -258,9 +262,11 @@ def test_float8_codes_saturate_as_torch_rounds(name: str) -> None:
     to = map_of(QuantType(dtype(name), F32, (0.5,)))
     most = torch.finfo(kind).max
     wanted = (torch.from_numpy(x) / 0.5).clamp(-most, most).to(kind)
-    codes = quantize(x, to, PLAIN)
-    assert np.array_equal(codes.view(np.uint8), wanted.view(torch.uint8).numpy())
-    assert np.array_equal(dequantize(codes, to, PLAIN), wanted.to(torch.float32).numpy() * F(0.5))
+    quantized = quantize(x, to, PLAIN)
+    assert np.array_equal(quantized.view(np.uint8), wanted.view(torch.uint8).numpy())
+    assert np.array_equal(
+        dequantize(quantized, to, PLAIN), wanted.to(torch.float32).numpy() * F(0.5)
+    )
     assert np.isnan(quantize(np.array([np.nan], F), to, PLAIN).astype(F)).all()
 
 
@@ -273,8 +279,8 @@ def test_narrow_floats_are_rounded_once_from_float64(name: str) -> None:
     middles = (finite[1:] + finite[:-1]) / 2
     x = np.concatenate([np.nextafter(middles, np.inf), np.nextafter(middles, -np.inf)])
     to = map_of(QuantType(dtype(name), F64, (1.0,)))
-    codes = quantize(x, to, Rule("p", quantize=Quantize(compute="f64"))).astype(np.float64)
-    assert np.array_equal(codes, np.concatenate([finite[1:], finite[:-1]]))
+    quantized = quantize(x, to, Rule("p", quantize=Quantize(compute="f64"))).astype(np.float64)
+    assert np.array_equal(quantized, np.concatenate([finite[1:], finite[:-1]]))
     if bits < 8:
         with pytest.raises(OpError, match="NaN has no quantized value"):
             quantize(np.array([np.nan]), to, PLAIN)
@@ -290,16 +296,18 @@ def test_narrow_floats_are_rounded_once_from_float64(name: str) -> None:
 
 
 def test_powers_of_two_are_scales() -> None:
-    """mx: float8 codes in blocks of 32 whose scales are only exponents."""
+    """mx: float8 integers in blocks of 32 whose scales are only exponents."""
     rng = np.random.default_rng(12)
     exponents = rng.integers(110, 140, (4, 2)).astype(np.uint8)
     exponents[0, 0] = 0
     scales = exponents.view(ml_dtypes.float8_e8m0fnu)
     of = map_of(blocked(dtype("f8e4m3fn"), scales, (0, 1), (1, 32)))
     each = np.exp2(exponents.astype(np.float64) - 127).repeat(32, 1)
-    codes = rng.integers(0, 127, (4, 64)).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
-    assert np.array_equal(dequantize(codes, of, PLAIN), (codes.astype(np.float64) * each).astype(F))
-    assert np.array_equal(quantize(dequantize(codes, of, PLAIN), of, PLAIN)[1:], codes[1:])
+    quantized = rng.integers(0, 127, (4, 64)).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+    assert np.array_equal(
+        dequantize(quantized, of, PLAIN), (quantized.astype(np.float64) * each).astype(F)
+    )
+    assert np.array_equal(quantize(dequantize(quantized, of, PLAIN), of, PLAIN)[1:], quantized[1:])
 
 
 @pytest.mark.parametrize("scale", ["f64", "f16", "bf16"])
@@ -309,13 +317,13 @@ def test_scales_have_a_type_of_their_own_and_reals_the_one_expressed(
 ) -> None:
     held = float(np.asarray(0.1).astype(dtype(scale).carrier))
     kind = QuantType(I8, dtype(express), (held,), (3,), scale_dtype=dtype(scale))
-    codes = np.arange(-128, 128).astype(np.int8)
-    exact = (codes.astype(np.float64) - 3) * held
+    quantized = np.arange(-128, 128).astype(np.int8)
+    exact = (quantized.astype(np.float64) - 3) * held
     for compute, mid in (("f32", F), ("f64", np.float64)):
         rule = Rule(dequantize=Dequantize(compute=compute))  # type: ignore[arg-type]
-        steps = exact if mid is np.float64 else (codes.astype(F) - F(3)) * F(held)
+        steps = exact if mid is np.float64 else (quantized.astype(F) - F(3)) * F(held)
         for of in (map_of(kind), affine_of(kind)):
-            found = dequantize(codes, of, rule)
+            found = dequantize(quantized, of, rule)
             assert found.dtype == dtype(express).carrier
             if express == "bf16":
                 wanted = torch.from_numpy(steps).to(torch.bfloat16).to(torch.float64).numpy()
@@ -328,15 +336,15 @@ def test_codes_become_codes_of_another_map_by_value() -> None:
     rng = np.random.default_rng(13)
     one, other = affine("u8", 0.1, 7), affine("i8", 0.33, -4)
     few, many = (rng.integers(0, 256, n).astype(np.uint8) for n in (50, 5000))
-    for codes in (few, many):
-        reals = (codes.astype(np.int64) - 7).astype(F) * F(0.1)
-        wanted = np.clip(np.rint(reals / F(0.33)) - 4, -128, 127)
-        assert np.array_equal(convert(codes, one, other, PLAIN), wanted)
-        assert np.array_equal(convert(codes, one, one, PLAIN), codes)
+    for quantized in (few, many):
+        floats = (quantized.astype(np.int64) - 7).astype(F) * F(0.1)
+        wanted = np.clip(np.rint(floats / F(0.33)) - 4, -128, 127)
+        assert np.array_equal(convert(quantized, one, other, PLAIN), wanted)
+        assert np.array_equal(convert(quantized, one, one, PLAIN), quantized)
     table = map_of(QuantType(U8, F32, (1.0,), kind="lut", codes=(5.0, -5.0)))
-    codes = rng.integers(0, 2, 5000).astype(np.uint8)
+    quantized = rng.integers(0, 2, 5000).astype(np.uint8)
     assert np.array_equal(
-        convert(codes, table, affine("i8", 5.0), PLAIN), 1 - 2 * codes.astype(int)
+        convert(quantized, table, affine("i8", 5.0), PLAIN), 1 - 2 * quantized.astype(int)
     )
     with pytest.raises(OpError, match="axis 0 has 5 indices, but 2 scales"):
         convert(np.zeros(5, np.uint8), affine("u8", np.ones(2, F), axis=0), one, PLAIN)

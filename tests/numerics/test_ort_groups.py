@@ -24,7 +24,7 @@ MOVES = (
     *("unsqueeze", "slice", "gather", "gather_elements", "expand", "tile", "resize_nearest"),
     "depth_to_space",
 )
-"""What only moves codes: dequantize may be moved over it, whoever reads."""
+"""What only moves integers: dequantize may be moved over it, whoever reads."""
 ACTIVATIONS = {"relu": "Relu", "clip": "Clip"}
 
 
@@ -117,7 +117,7 @@ def kinds(graph: onnx.GraphProto) -> list[str]:
     return [node.op_type for node in graph.node]
 
 
-def on_codes(graph: onnx.GraphProto, kind: str) -> bool:
+def reads_quantized(graph: onnx.GraphProto, kind: str) -> bool:
     """Whether an op reads what no dequantize made."""
     makers = {name: node.op_type for node in graph.node for name in node.output}
     (node,) = (n for n in graph.node if n.op_type == kind)
@@ -139,7 +139,7 @@ def test_each_group_of_the_profile_is_one_kernel_of_the_optimized_graph(
     graph = m.optimized(x, tmp_path / "o.onnx")
     kernel = group.evidence.split()[0].rstrip(";")
     assert kinds(graph).count(kernel) == 1, kinds(graph)
-    assert on_codes(graph, kernel)
+    assert reads_quantized(graph, kernel)
     real = {head, *ACTIVATIONS.values()} - {kernel}
     assert not real & set(kinds(graph)), kinds(graph)
 
@@ -235,7 +235,7 @@ def test_codes_are_moved_only_within_one_map(op: str, tmp_path: Path) -> None:
         x = m.coded(HEADS[op](m), scale, zero)
         kernel = m.nodes[-3].op_type
         graph = m.optimized(x, tmp_path / "o.onnx")
-        assert on_codes(graph, kernel) == ((scale, zero) == (0.05, 3))
+        assert reads_quantized(graph, kernel) == ((scale, zero) == (0.05, 3))
 
 
 @pytest.mark.parametrize("op", MOVES)
@@ -244,7 +244,7 @@ def test_quantize_and_dequantize_are_moved_over_what_propagates(op: str, tmp_pat
     m = Model()
     x = HEADS[op](m)
     graph = m.optimized(x, tmp_path / "o.onnx")
-    assert on_codes(graph, m.nodes[-1].op_type) == group.propagates
+    assert reads_quantized(graph, m.nodes[-1].op_type) == group.propagates
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul"])
@@ -252,8 +252,8 @@ def test_a_real_constant_operand_keeps_its_op_real(op: str, tmp_path: Path) -> N
     for second in ("coded", "real"):
         m = Model()
         constant = m.constant(np.ones((1, 4, 1, 1)))
-        codes = m.dequantize(m.constant(np.full((1, 4, 1, 1), 9), np.uint8), 0.05, 3)
-        x = m.coded(both(m, op, constant if second == "real" else codes))
+        quantized = m.dequantize(m.constant(np.full((1, 4, 1, 1), 9), np.uint8), 0.05, 3)
+        x = m.coded(both(m, op, constant if second == "real" else quantized))
         assert fuses(m, x, f"QLinear{op}", tmp_path) == (second == "coded")
 
 

@@ -1,4 +1,5 @@
-"""Which storages onnxruntime's kernels on codes take: the groups of `ort-1.31` take those alone."""
+"""Which storages onnxruntime's kernels on integers take: the groups of `ort-1.31` take those
+alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ BIAS = float(np.float32(0.05) * np.float32(0.01))
 
 
 class Written:
-    """A graph whose data and weights are codes of given storages."""
+    """A graph whose data and weights are integers of given storages."""
 
     def __init__(self, data: str, weight: str) -> None:
         self.data, self.weight = data, weight
@@ -55,8 +56,8 @@ class Written:
 
     def coded(self, x: str, scale: float = 0.05) -> str:
         zero = self.constant(3, TYPES[self.data][0])
-        codes = self.op("QuantizeLinear", x, self.constant(scale), zero)
-        return self.op("DequantizeLinear", codes, self.constant(scale), zero)
+        quantized = self.op("QuantizeLinear", x, self.constant(scale), zero)
+        return self.op("DequantizeLinear", quantized, self.constant(scale), zero)
 
     def read(self, *shape: int, scale: float = 0.05) -> str:
         name = f"in{len(self.inputs)}"
@@ -65,13 +66,15 @@ class Written:
 
     def weights(self, *shape: int) -> str:
         kind, low, high = TYPES[self.weight]
-        codes = np.random.default_rng(0).integers(low, high, shape)
+        quantized = np.random.default_rng(0).integers(low, high, shape)
         zero = self.constant(0, kind)
-        return self.op("DequantizeLinear", self.constant(codes, kind), self.constant(0.01), zero)
+        return self.op(
+            "DequantizeLinear", self.constant(quantized, kind), self.constant(0.01), zero
+        )
 
     def bias(self, count: int) -> str:
-        codes = self.constant(np.arange(count) * 7 - 20, TensorProto.INT32)
-        return self.op("DequantizeLinear", codes, self.constant(BIAS))
+        quantized = self.constant(np.arange(count) * 7 - 20, TensorProto.INT32)
+        return self.op("DequantizeLinear", quantized, self.constant(BIAS))
 
     def model(self, output: str) -> bytes:
         outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
@@ -118,8 +121,8 @@ CASES = [(op, data, w) for op in PRODUCTS for data in TYPES for w in TYPES]
 CASES += [(op, data, data) for op in OTHERS for data in TYPES]
 
 
-def on_codes_there(model: bytes, path: Path) -> bool:
-    """Whether onnxruntime's optimizer leaves an op that reads codes."""
+def is_quantized_by_runtime(model: bytes, path: Path) -> bool:
+    """Whether onnxruntime's optimizer leaves an op that reads integers."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(path)
     options.log_severity_level = 4
@@ -130,8 +133,8 @@ def on_codes_there(model: bytes, path: Path) -> bool:
     return any(makers.get(node.input[0]) != "DequantizeLinear" for node in real)
 
 
-def on_codes_here(model: bytes, path: Path) -> bool:
-    """Whether an op of the grouped graph reads codes."""
+def is_quantized_here(model: bytes, path: Path) -> bool:
+    """Whether an op of the grouped graph reads integers."""
     path.write_bytes(model)
     graph = qir.load(path)
     Group(profile=OPTIMIZED).run(graph, Ledger())
@@ -145,8 +148,8 @@ def test_a_group_takes_the_storages_that_the_kernel_takes(op: str, tmp_path: Pat
     for case in (c for c in CASES if c[0] == op and c not in REFUSED):
         m = Written(*case[1:])
         model = m.model(m.coded(make(m)))
-        there = on_codes_there(model, tmp_path / "there.onnx")
-        assert on_codes_here(model, tmp_path / "here.onnx") == there, case
+        there = is_quantized_by_runtime(model, tmp_path / "there.onnx")
+        assert is_quantized_here(model, tmp_path / "here.onnx") == there, case
 
 
 @pytest.mark.parametrize("op", ["add", "mul", "sigmoid", "softmax", "max_pool2d"])
@@ -174,7 +177,7 @@ def test_sixteen_bits_run_grouped_as_there_and_on_kernels_a_code_off_at_most(
 
 
 def test_a_product_too_wide_for_sums_of_32_bits_stays_real(tmp_path: Path) -> None:
-    """64 products of codes near 65535 and 30000 would wrap."""
+    """64 products of integers near 65535 and 30000 would wrap."""
     m = Written("u16", "u16")
     w = m.constant(np.full((64, 3), 30000), TensorProto.UINT16)
     zero = m.constant(0, TensorProto.UINT16)

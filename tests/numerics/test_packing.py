@@ -1,4 +1,4 @@
-"""Codes as dense bytes, and the same bits as another type."""
+"""Integers as dense bytes, and the same bits as another type."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ KINDS += ["bool", "f4e2m1fn", "f6e2m3fn", "f6e3m2fn", "f8e4m3fn", "f8e8m0", "bf1
 
 
 def some(rng: np.random.Generator, kind: DType, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Any codes of a type, by their bits."""
+    """Any integers of a type, by their bits."""
     size = kind.carrier.itemsize
     raw = np.frombuffer(rng.bytes(size * int(np.prod(shape))), f"u{size}").reshape(shape)
     return from_bits(raw & raw.dtype.type((1 << kind.bits) - 1), kind)
@@ -26,37 +26,43 @@ def some(rng: np.random.Generator, kind: DType, shape: tuple[int, ...]) -> NDArr
 def test_bytes_are_those_of_the_definition_and_give_the_codes_back(name: str) -> None:
     rng, kind = np.random.default_rng(len(name) + ord(name[-1])), dtype(name)
     for shape in ((), (0,), (1,), (13,), (3, 0), (4, 9), (2, 3, 17)):
-        codes = some(rng, kind, shape)
+        quantized = some(rng, kind, shape)
         for row in (0, 1, 16) if shape else (0,):
             for order in ("low", "high"):
-                check(codes, kind, order, row)
+                check(quantized, kind, order, row)
 
 
-def check(codes: NDArray[np.generic], kind: DType, order: Order, row: int) -> None:
-    rows, length = (1, codes.size) if not row else (int(np.prod(codes.shape[:-1])), codes.shape[-1])
-    bits = bits_of(codes, kind).reshape(rows, length)
-    packed = pack(codes, kind, order=order, row=row)
+def check(quantized: NDArray[np.generic], kind: DType, order: Order, row: int) -> None:
+    rows, length = (
+        (1, quantized.size)
+        if not row
+        else (int(np.prod(quantized.shape[:-1])), quantized.shape[-1])
+    )
+    bits = bits_of(quantized, kind).reshape(rows, length)
+    packed = pack(quantized, kind, order=order, row=row)
     assert np.array_equal(packed.reshape(rows, -1), define_pack(bits, kind, order, row))
     if row:
-        assert packed.shape[:-1] == codes.shape[:-1]
+        assert packed.shape[:-1] == quantized.shape[:-1]
         assert packed.shape[-1] % row == 0
     again = define_unpack(packed.reshape(rows, -1), kind, length, order)
     assert np.array_equal(again, bits)
-    back = unpack(packed, kind, codes.shape, order=order, row=row)
-    assert back.dtype == codes.dtype
-    assert np.array_equal(bits_of(back, kind), bits_of(codes, kind))
+    back = unpack(packed, kind, quantized.shape, order=order, row=row)
+    assert back.dtype == quantized.dtype
+    assert np.array_equal(bits_of(back, kind), bits_of(quantized, kind))
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("u4", "UINT4"), ("i4", "INT4"), ("f4e2m1fn", "FLOAT4E2M1")]
 )
 def test_four_bits_lie_as_in_an_onnx_file(name: str, kind: str) -> None:
-    codes = some(np.random.default_rng(1), dtype(name), (5, 7))
-    file = onnx.TensorProto(data_type=getattr(onnx.TensorProto, kind), dims=codes.shape)
-    file.raw_data = pack(codes, name).tobytes()
-    assert np.array_equal(onnx.numpy_helper.to_array(file).astype(np.float32), codes.astype(float))
+    quantized = some(np.random.default_rng(1), dtype(name), (5, 7))
+    file = onnx.TensorProto(data_type=getattr(onnx.TensorProto, kind), dims=quantized.shape)
+    file.raw_data = pack(quantized, name).tobytes()
+    assert np.array_equal(
+        onnx.numpy_helper.to_array(file).astype(np.float32), quantized.astype(float)
+    )
     theirs = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(file))
-    assert np.array_equal(unpack(np.frombuffer(theirs.raw_data, np.uint8), name, (5, 7)), codes)
+    assert np.array_equal(unpack(np.frombuffer(theirs.raw_data, np.uint8), name, (5, 7)), quantized)
 
 
 def test_rows_of_blocks_start_at_a_byte() -> None:
@@ -82,11 +88,11 @@ def test_the_same_bits_are_another_type() -> None:
     rng = np.random.default_rng(2)
     for pairs in (("u4", "i4", "f4e2m1fn"), ("u8", "i8", "f8e5m2"), ("i32", "u32", "f32")):
         for one in pairs:
-            codes = some(rng, dtype(one), (70, 3))
+            quantized = some(rng, dtype(one), (70, 3))
             for other in pairs:
-                found = recode(codes, one, other)
+                found = recode(quantized, one, other)
                 assert found.dtype == dtype(other).carrier
-                assert np.array_equal(bits_of(found, dtype(other)), bits_of(codes, dtype(one)))
+                assert np.array_equal(bits_of(found, dtype(other)), bits_of(quantized, dtype(one)))
     assert recode(np.array([[8, 7]], np.uint8), "u4", "i4").tolist() == [[-8, 7]]
     assert recode(np.array([-1, 2], np.int16), "i12", "u12").tolist() == [4095, 2]
     assert recode(np.array([1.0], np.float32), "f32", "u32").tolist() == [0x3F800000]

@@ -14,8 +14,8 @@ from qir.errors import UsageError
 from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType, uniform
-from qir.profiles import override_profile, parse, profile
-from qir.profiles.processor import best_isa, moved, on_processor
+from qir.profiles import parse, profile
+from qir.profiles.processor import best_isa, on_processor
 from tests.cli.command import qir
 
 FBGEMM, ORT = "torch-2.13.fbgemm", "ort-1.31"
@@ -37,7 +37,7 @@ def layer(profile_name: str = FBGEMM) -> Graph:
 
 
 def sums(*, saturate: bool) -> np.ndarray:
-    """Codes by hand: terms in pairs, each cut to 16 bits or not."""
+    """Integers by hand: terms in pairs, each cut to 16 bits or not."""
     terms = X.astype(np.int64)[:, None, :] * W.astype(np.int64)[None]
     pairs = terms.reshape(3, 3, 2, 2).sum(-1)
     total = (np.clip(pairs, -32768, 32767) if saturate else pairs).sum(-1)
@@ -77,22 +77,26 @@ def test_qirs_kernels_leave_to_the_reference_what_it_computes_otherwise_here(her
 
 @pytest.mark.parametrize("here", ["avx2"], indirect=True)
 def test_a_profile_that_claims_nothing_of_this_processor_stays_as_it_is(here: str) -> None:
-    assert moved([ORT, FBGEMM, "native", ORT, ""]).keys() == {FBGEMM}
+    assert on_processor(profile(FBGEMM)).isa == here
+    for name in (ORT, "native"):
+        assert on_processor(profile(name)) is profile(name)
     assert np.array_equal(pipeline.run(layer(ORT), {"x": X})["y"], sums(saturate=False))
     named = pipeline.run(layer(ORT), {"x": X}, isa=here)["y"]
     assert np.array_equal(named, sums(saturate=True))
-    assert moved([ORT, "nobody"], here).keys() == {ORT}
+    assert on_processor(profile(ORT), here).isa == here
     own = parse(f'name = "own"\nextends = "{FBGEMM}"\nisa = "vnni"\n', "own.toml", profile)
-    with override_profile(own):
-        assert moved(["own"]) == {}
-        assert moved(["own"], "avx2")["own"].isa == "avx2"
+    assert on_processor(own) is own
+    assert on_processor(own, "avx2").isa == "avx2"
+    assert on_processor(own, "avx2") is on_processor(own, "avx2")
 
 
-def test_another_thread_is_left_alone() -> None:
-    with on_processor([FBGEMM], "avx2"), ThreadPoolExecutor(1) as pool:
-        assert profile(FBGEMM).isa == "avx2"
-        assert profile(FBGEMM) is moved([FBGEMM], "avx2").get(FBGEMM, profile(FBGEMM))
-        assert pool.submit(lambda: profile(FBGEMM).isa).result() == "any"
+def test_runs_on_two_processors_at_once_do_not_meet() -> None:
+    graph, wanted = layer(), {isa: sums(saturate=isa == "avx2") for isa in ("avx2", "vnni")}
+    order = ["avx2", "vnni"] * 8
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda isa: pipeline.run(graph, {"x": X}, isa=isa)["y"], order))
+    for isa, y in zip(order, made, strict=True):
+        assert np.array_equal(y, wanted[isa])
     assert profile(FBGEMM).isa == "any"
 
 

@@ -18,8 +18,8 @@ from qir.profiles import (
     parse,
     profile,
     profile_names,
+    read_profile,
     resolve,
-    resolve_profile_name,
 )
 from qir.profiles.methods import tabled
 from qir.profiles.profile import differences
@@ -502,25 +502,24 @@ def test_what_is_extended_and_is_not_there_is_told_with_its_line() -> None:
 
 
 def test_a_profile_is_given_by_its_name_or_by_its_file(tmp_path: Path) -> None:
-    assert resolve_profile_name("ort-1.31") == "ort-1.31"
+    assert read_profile("ort-1.31") is profile("ort-1.31")
     path = tmp_path / "next.toml"
     text = 'name = "given"\nextends = "native"\nrequant = {round = "away"}\n'
-    for _ in range(2):
-        path.write_text(text)
-        assert resolve_profile_name(str(path)) == "given"
-        assert profile("given").resolve(Query("conv2d")).requant.round == "away"
-    path.write_text(text.replace("away", "half_up"))  # graphs that name it would change
-    with pytest.raises(ProfileError, match="profile given is in use with another text; give one"):
-        resolve_profile_name(str(path))
-    assert profile("given").resolve(Query("conv2d")).requant.round == "away"
+    for rounding in ("away", "half_up"):  # a file that changed is read anew
+        path.write_text(text.replace("away", rounding))
+        given = read_profile(str(path))
+        assert given.name == "given"
+        assert given.resolve(Query("conv2d")).requant.round == rounding
+    with pytest.raises(ProfileError, match="no profile 'given'"):
+        profile("given")
     path.write_text('name = "native"\n')
     with pytest.raises(ProfileError, match=r"next\.toml: an installed profile is named native"):
-        resolve_profile_name(str(path))
+        read_profile(str(path))
     path.write_text('name = "no name"\n')
     with pytest.raises(ProfileError, match=r"next\.toml, line 1: 'no name' is no name of"):
-        resolve_profile_name(str(path))
+        read_profile(str(path))
     with pytest.raises(ProfileError, match=r"gone\.toml: cannot be read"):
-        resolve_profile_name(str(tmp_path / "gone.toml"))
+        read_profile(str(tmp_path / "gone.toml"))
 
 
 def test_what_an_error_offers_is_what_is_accepted() -> None:

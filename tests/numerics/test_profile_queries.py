@@ -21,6 +21,7 @@ from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import (
+    NamedProfile,
     Profile,
     Query,
     choose_query,
@@ -30,7 +31,7 @@ from qir.profiles import (
 )
 from qir.reference.interpreter import run, run_node
 from qir.rewrite.fusing import match_chain
-from qir.testing.feeding import APART, feed
+from qir.testing.op_samples import APART, feed
 from tests.differential.torch_profile import named
 
 ROOT = Path(__file__).parents[2]
@@ -59,8 +60,8 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Query]]:
         yield found
 
 
-def codes(chance: random.Random, shape: tuple[int, ...], axis: int | None) -> Array:
-    """Random codes, with one scale or one for each index of an axis."""
+def random_quantized(chance: random.Random, shape: tuple[int, ...], axis: int | None) -> Array:
+    """Random integers, with one scale or one for each index of an axis."""
     storage = chance.choice((U8, I8))
     rng = np.random.default_rng(chance.randrange(1 << 30))
     count = () if axis is None else (shape[axis],)
@@ -71,8 +72,8 @@ def codes(chance: random.Random, shape: tuple[int, ...], axis: int | None) -> Ar
     return Array(held.astype(storage.carrier), TensorType(shape, kind))
 
 
-def on_codes(chance: random.Random, op: str, *, several: bool) -> Node | None:
-    """A random call of an op with codes in the place of its reals; None where it takes none."""
+def quantized_call(chance: random.Random, op: str, *, several: bool) -> Node | None:
+    """A random call of an op with integers in the place of its floats; None where it takes none."""
     fed = feed(chance.randrange, Graph("main"), op, [])
     if fed is None or len(fed.results) != 1:
         return None
@@ -83,11 +84,11 @@ def on_codes(chance: random.Random, op: str, *, several: bool) -> Node | None:
         if value.type.dtype is F32:
             shape = array.data.shape
             axis = chance.randrange(len(shape)) if several and shape else None
-            array = codes(chance, shape, axis)
+            array = random_quantized(chance, shape, axis)
         operands[slot] = graph.constant(array)
     result = fed.result.type
     if result.dtype is F32:
-        result = result.with_element(codes(chance, (1,), None).type.element)
+        result = result.with_element(random_quantized(chance, (1,), None).type.element)
     try:
         return graph.add(op, operands, fed.attrs, types=[result])
     except QirError:
@@ -101,13 +102,13 @@ def test_the_interpreter_asks_what_passes_ask_of_every_op(
     looked, ops = 0, set()
     for op in sorted(OPS.keys() - APART):
         for seed in range(SEED, SEED + CALLS):
-            node = on_codes(random.Random(seed), op, several=several)
+            node = quantized_call(random.Random(seed), op, several=several)
             if node is None:
                 continue
             arrays = {s: v.constant.data for s, v in node.operands.items() if v.constant}
             with listening(monkeypatch) as found:
                 try:
-                    run_node(node, arrays, "native")
+                    run_node(node, arrays, NamedProfile("native"))
                 except (QirError, TypeError):
                     pass  # what it asked before it refused counts, too
             put = [said(query) for query in found if query.op == op]
@@ -123,7 +124,7 @@ def test_a_kernel_is_asked_for_before_it_is_wrapped_as_it_is_afterwards(several:
     ops = set()
     for op in sorted(OPS.keys() - APART):
         for seed in range(SEED, SEED + CALLS):
-            node = on_codes(random.Random(seed), op, several=several)
+            node = quantized_call(random.Random(seed), op, several=several)
             if node is None or node.result.type.quant is None:
                 continue
             graph, operands = Graph("main", "native"), {}
@@ -175,7 +176,7 @@ def test_conversions_are_asked_for_by_the_granularity_of_their_codes(name: str) 
 
 
 def converted(op: str, quant: QuantType) -> Node:
-    """A conversion to codes of a type, or from them."""
+    """A conversion to integers of a type, or from them."""
     graph, kind = Graph("one", "native"), TensorType((2, 8), quant)
     given = kind.with_element(F32) if op == "quantize" else kind
     x = graph.add("input", types=[given], name="x").result
@@ -184,7 +185,7 @@ def converted(op: str, quant: QuantType) -> Node:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_constants_beside_ties_become_the_codes_that_torch_makes_of_them(seed: int) -> None:
-    """Codes of constants per channel, with zero points, that `group` computes."""
+    """Integers of constants per channel, with zero points, that `group` computes."""
     rng = np.random.default_rng(seed)
     scale = rng.uniform(0.01, 0.3, 8).astype(np.float32)
     zero = rng.integers(-90, 90, 8)

@@ -89,20 +89,22 @@ def test_a_nan_becomes_what_the_profile_says_or_is_refused() -> None:
     st.floats(2.0**-20, 2.0**20, width=32),
     st.lists(st.integers(-128, 127), min_size=1, max_size=20),
 )
-def test_codes_survive_dequantize_and_quantize(zero: int, scale: float, codes: list[int]) -> None:
+def test_codes_survive_dequantize_and_quantize(
+    zero: int, scale: float, quantized: list[int]
+) -> None:
     of = affine("i8", scale, zero)
-    array = np.array(codes, np.int8)
-    reals = dequantize(array, of, PLAIN)
-    assert reals.dtype == F
-    assert np.array_equal(quantize(reals, of, PLAIN), array)
+    array = np.array(quantized, np.int8)
+    floats = dequantize(array, of, PLAIN)
+    assert floats.dtype == F
+    assert np.array_equal(quantize(floats, of, PLAIN), array)
 
 
 def test_dequantize_in_two_products_differs_in_the_last_bit() -> None:
-    of, codes = affine("u8", 0.1, 77), np.arange(256).astype(np.uint8)
+    of, quantized = affine("u8", 0.1, 77), np.arange(256).astype(np.uint8)
     two = Rule(dequantize=Dequantize(by="q*s-z*s"))
     s = F(0.1)
-    assert np.array_equal(dequantize(codes, of, two), codes.astype(F) * s - F(77) * s)
-    assert not np.array_equal(dequantize(codes, of, two), dequantize(codes, of, PLAIN))
+    assert np.array_equal(dequantize(quantized, of, two), quantized.astype(F) * s - F(77) * s)
+    assert not np.array_equal(dequantize(quantized, of, two), dequantize(quantized, of, PLAIN))
 
 
 def test_scales_along_an_axis_go_with_their_slices() -> None:
@@ -117,9 +119,15 @@ def test_scales_along_an_axis_go_with_their_slices() -> None:
 def test_types_of_the_language_give_their_maps() -> None:
     kind = uniform(dtype("u8"), np.array(0.5, F), 3)
     x = np.array([-5, 0, 0.25, 0.75, 300], F)
-    codes = quantize_by_profile(profile("native"), x, kind)
-    assert codes.tolist() == [0, 3, 3, 5, 255]
-    assert dequantize_by_profile(profile("native"), codes, kind).tolist() == [-1.5, 0, 0, 1, 126]
+    quantized = quantize_by_profile(profile("native"), x, kind)
+    assert quantized.tolist() == [0, 3, 3, 5, 255]
+    assert dequantize_by_profile(profile("native"), quantized, kind).tolist() == [
+        -1.5,
+        0,
+        0,
+        1,
+        126,
+    ]
     assert affine_of(kind).same_map(affine("u8", 0.5, 3))
 
 

@@ -1,4 +1,5 @@
-"""Reals to codes by gains, spans and pairs, and back: against the formulas of the frameworks."""
+"""Floats to integers by gains, spans and pairs, and back: against the formulas of the
+frameworks."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def away(x: Any) -> Tensor:
     return np.asarray(whole + (rest >= 0.5) - (rest <= -0.5))
 
 
-def reals(low: float, high: float, gain: float) -> Tensor:
-    """Reals in and around a range, a third of them on ties of a gain."""
+def random_floats(low: float, high: float, gain: float) -> Tensor:
+    """Floats in and around a range, a third of them on ties of a gain."""
     rng = np.random.default_rng(SEED)
     ties = (rng.integers(-200, 300, 2000) + 0.5) / gain
     x = np.concatenate([rng.uniform(1.5 * low - 1, 1.5 * high + 1, 4000), ties, [0, low, high]])
@@ -60,7 +61,7 @@ def test_a_gain_is_a_level_over_the_declared_range(low: float, high: float) -> N
         kind = ranged(storage, low, high, float(reach / F(127)))
         by = rule(by="gain", levels=((storage, level),), zero="none")
         gain = F(level) / reach
-        x = reals(low, high, float(gain))
+        x = random_floats(low, high, float(gain))
         wanted = np.clip(np.rint(x * gain), least, most)
         for of in (map_of(kind), affine_of(kind)):
             assert np.array_equal(quantize(x, of, by), wanted), f"seed {SEED}"
@@ -73,14 +74,14 @@ def test_a_gain_is_a_level_over_the_declared_range(low: float, high: float) -> N
 
 
 def test_the_level_of_readers_is_that_of_the_type_or_of_the_profile() -> None:
-    x = reals(-1.0, 1.7, 75.0)
+    x = random_floats(-1.0, 1.7, 75.0)
     by = rule(MX, by="gain")
     for level, wanted in ((None, F(127.5) / F(1.7)), (127.0, F(127) / F(1.7))):
         of = map_of(ranged("i8", -1.0, 1.7, 0.0133, level=level))
         assert np.array_equal(quantize(x, of, by), np.clip(np.rint(x * wanted), -128, 127))
-        codes = np.arange(-128, 128).astype(np.int8)
+        quantized = np.arange(-128, 128).astype(np.int8)
         back = Rule("p", choose=MX, dequantize=Dequantize(by="q/gain"))
-        assert np.array_equal(dequantize(codes, of, back), codes.astype(F) / wanted)
+        assert np.array_equal(dequantize(quantized, of, back), quantized.astype(F) / wanted)
     plain = map_of(QuantType(dtype("i8"), F32, (0.0133,)))
     assert np.array_equal(
         quantize(x, plain, by), np.clip(np.rint(x * (F(1) / F(0.0133))), -128, 127)
@@ -93,7 +94,7 @@ def test_the_wider_side_decides_a_gain_and_reals_are_cut_at_the_range(
 ) -> None:
     """TensorFlow's core SCALED: min(qmin / min, qmax / max), cut, halves away."""
     gain = min(F(-128) / F(low) if low < 0 else np.inf, F(127) / F(high) if high > 0 else F(np.inf))
-    x = reals(low, high, float(gain))
+    x = random_floats(low, high, float(gain))
     cut = np.minimum(np.maximum(x, F(-128) / gain), F(127) / gain)
     wanted = np.clip(away(cut * gain), -128, 127)
     fields = {"by": "gain", "zero": "none", "round": "away", "clip": "range_first"}
@@ -109,7 +110,7 @@ def test_spans_and_pairs_are_tensorflows_combined_and_first(
     least, most = dtype(storage).bounds
     of = map_of(ranged(storage, low, high, 0.01))
     gain = F(255) / (F(high) - F(low))
-    x = reals(low, high, float(gain))
+    x = random_floats(low, high, float(gain))
     cut = np.clip(x, F(low), F(high))
     forms = {
         ("span", "after", "away", "codes"): away((x - F(low)) * gain) + least,
@@ -128,7 +129,7 @@ def test_spans_and_pairs_are_tensorflows_combined_and_first(
 
 def test_a_range_that_nobody_declares_is_what_the_codes_mean() -> None:
     of = map_of(QuantType(dtype("u8"), F32, (0.5,), (3,)))
-    x = reals(-1.5, 126.0, 2.0)
+    x = random_floats(-1.5, 126.0, 2.0)
     low, high = (F(0) - F(3)) * F(0.5), (F(255) - F(3)) * F(0.5)
     wanted = np.clip(np.rint((x - low) * (F(255) / (high - low))), 0, 255)
     assert np.array_equal(quantize(x, of, rule(by="span")), wanted)
@@ -148,7 +149,7 @@ def test_each_type_to_compute_in_rounds_every_step(by: str, compute: str) -> Non
         return
     low, high, scale = F(-1.3), F(2.1), F(0.0137)
     of = map_of(ranged("u8", -1.3, 2.1, 0.0137, 95))
-    x = reals(-1.3, 2.1, 1 / 0.0137)
+    x = random_floats(-1.3, 2.1, 1 / 0.0137)
     kind: Any = {"f64": np.float64, "f16": np.float16}.get(compute, F)
     wide: Any = np.float64 if compute == "f64_reciprocal" else kind
     given = x.astype(kind)
@@ -170,9 +171,9 @@ def test_each_type_to_compute_in_rounds_every_step(by: str, compute: str) -> Non
 
 @pytest.mark.parametrize("zero", [0, 11])
 def test_codes_mean_reals_in_each_way(zero: int) -> None:
-    codes = np.arange(256).astype(np.uint8)
+    quantized = np.arange(256).astype(np.uint8)
     of = map_of(QuantType(dtype("u8"), F32, (0.0137,), (zero,), plus=(-2.7,)))
-    q, s, z, p = codes.astype(F), F(0.0137), F(zero), F(-2.7)
+    q, s, z, p = quantized.astype(F), F(0.0137), F(zero), F(-2.7)
     forms = {
         "(q-z)*s": (q - z) * s + p,
         "q*s-z*s": (q * s - z * s) + p,
@@ -181,11 +182,11 @@ def test_codes_mean_reals_in_each_way(zero: int) -> None:
     }
     for by, wanted in forms.items():
         back = Rule("p", dequantize=Dequantize(by=by))  # type: ignore[arg-type]
-        assert np.array_equal(dequantize(codes, of, back), wanted), by
+        assert np.array_equal(dequantize(quantized, of, back), wanted), by
     half = Rule("p", dequantize=Dequantize(by="q*s+plus"), params=Params(round="f16"))
     hs = s.astype(np.float16).astype(F)
     offset = F(p - z * hs if zero else p).astype(np.float16).astype(F)
-    assert np.array_equal(dequantize(codes, of, half), q * hs + offset)
+    assert np.array_equal(dequantize(quantized, of, half), q * hs + offset)
 
 
 @pytest.mark.parametrize("many", [7, 5000])
@@ -199,13 +200,13 @@ def test_zero_points_meet_codes_of_32_bits_as_whole_numbers_or_as_reals(many: in
     found = quantize(steps * F(0.5), of, rule(by="reciprocal", zero="after", sum="real"))
     assert np.array_equal(found, (steps + F(zero)).astype(np.float64))
     assert not np.array_equal(found, whole)
-    codes = whole.astype(np.int32)
+    quantized = whole.astype(np.int32)
     for how, wanted in (
-        ("whole", codes.astype(np.int64) - zero),
-        ("real", codes.astype(F) - F(77)),
+        ("whole", quantized.astype(np.int64) - zero),
+        ("real", quantized.astype(F) - F(77)),
     ):
         back = Rule("p", dequantize=Dequantize(codes=how))  # type: ignore[arg-type]
-        assert np.array_equal(dequantize(codes, of, back), wanted.astype(F) * F(0.5)), how
+        assert np.array_equal(dequantize(quantized, of, back), wanted.astype(F) * F(0.5)), how
 
 
 def test_reals_that_processors_cannot_convert_are_the_lowest_codes() -> None:
@@ -240,7 +241,7 @@ def test_a_zero_point_is_added_to_the_lowest_of_32_bits_and_wraps() -> None:
 
 @pytest.mark.parametrize("length", [8, 3000])
 def test_reals_that_end_at_32_bits_wrap_with_the_zero_point(length: int) -> None:
-    """The codes of torch 2.15's quantize_per_tensor at these reals."""
+    """The integers of torch 2.15's quantize_per_tensor at these floats."""
     x = np.array([2.0**31, -(2.0**31), 2.0**31 - 256, 2.0**30, np.inf, -np.inf, np.nan, 7], F)
     x = np.resize(x, length)
     for kind, zero, wanted in (
@@ -294,7 +295,7 @@ def test_gains_along_an_axis_are_those_of_each_range() -> None:
 
 
 def test_a_range_that_comes_while_running_is_taken_as_it_is() -> None:
-    x = reals(-1.3, 2.1, 127.5 / 2.1)
+    x = random_floats(-1.3, 2.1, 127.5 / 2.1)
     found = computed(
         'quantize = {by = "gain", zero = "none", clip = "codes", levels = {i8 = 127.5}}',
         f"%x = input() : {x.size}xf32\n%lo = input() : f32\n%hi = input() : f32\n"

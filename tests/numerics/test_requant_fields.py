@@ -1,4 +1,4 @@
-"""Every way to bring sums to codes, against fractions and plain float arithmetic."""
+"""Every way to bring sums to integers, against fractions and plain float arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of up to 64 bits are exact, against Python's integers and fractions."""
+"""Integers of up to 64 bits are exact, against Python's integers and fractions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def rounded(value: int, kind: DType) -> float:
 def test_codes_of_reals_are_exact_and_saturate(name: str, clip: Any) -> None:
     kind, rng = dtype(name), np.random.default_rng(SEED)
     rule = Rule("wide", quantize=Quantize(compute="f64", clip=clip))
-    reals = np.concatenate([rng.normal(0, 10.0**e, 200) for e in range(20)])
-    reals[:5] = [1.0, np.inf, -np.inf, 2.0**70, -(2.0**63)]
+    floats = np.concatenate([rng.normal(0, 10.0**e, 200) for e in range(20)])
+    floats[:5] = [1.0, np.inf, -np.inf, 2.0**70, -(2.0**63)]
     low, high = kind.bounds
     for zero in zeros_of(kind):
         to = QuantType(kind, F64, scale=(0.5,), zero=(zero,))
-        got = quantize(reals, map_of(to), rule)
+        got = quantize(floats, map_of(to), rule)
         assert got.dtype == kind.carrier
-        whole = [r / 0.5 for r in reals]  # exact
+        whole = [r / 0.5 for r in floats]  # exact
         wanted = [
             (low if v < 0 else high)
             if np.isinf(v)
@@ -53,8 +53,8 @@ def test_codes_of_reals_are_exact_and_saturate(name: str, clip: Any) -> None:
             for v in whole
         ]
         assert got.tolist() == wanted
-        assert quantize(reals, affine_of(to), rule).tolist() == wanted
-        assert quantize(reals[:50], map_of(to), rule).tolist() == wanted[:50]
+        assert quantize(floats, affine_of(to), rule).tolist() == wanted
+        assert quantize(floats[:50], map_of(to), rule).tolist() == wanted[:50]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -77,9 +77,9 @@ def test_reals_of_codes_are_rounded_once(name: str, express: DType) -> None:
 def test_a_zero_of_64_bits_may_stand_in_an_array() -> None:
     data = Array.of(np.array([2**64 - 1, 1], np.uint64), "z")
     of = QuantType(dtype("u64"), F64, (1.0, 1.0), data, granularity=Granularity(((0, 1),)))
-    codes = np.array([2**64 - 4, 4], np.uint64)
-    assert dequantize(codes, map_of(of), DOUBLE).tolist() == [-3.0, 3.0]
-    assert quantize(np.array([-3.0, 3.0]), map_of(of), DOUBLE).tolist() == codes.tolist()
+    quantized = np.array([2**64 - 4, 4], np.uint64)
+    assert dequantize(quantized, map_of(of), DOUBLE).tolist() == [-3.0, 3.0]
+    assert quantize(np.array([-3.0, 3.0]), map_of(of), DOUBLE).tolist() == quantized.tolist()
 
 
 @pytest.mark.parametrize("clip", ["codes", "reals"])

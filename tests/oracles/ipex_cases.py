@@ -6,7 +6,8 @@ are exact; `near` ones such that sx*sw/sy is almost 1/2, 1/4 or 1, where the ord
 operations shows. Weights are signed, one scale a channel.
 
 The op under test is followed by a "probe", an identity layer without bias, from whose float result
-the codes before it are recovered. Roles name the scales: x of data, z of a summand, y of a result.
+the integers before it are recovered. Roles name the scales: x of data, z of a summand, y of a
+result.
 """
 
 # mypy: ignore-errors
@@ -77,7 +78,8 @@ class Ctx:
         return ((np.clip(k, a, b) - zp) * sc).astype(f32)
 
     def beyond(s, n, shape):
-        """values of which every other lies half way between two codes, a third beyond the ends"""
+        """values of which every other lies half way between two integers, a third beyond the
+        ends"""
         if s.plan == "minmax":
             return s.grid(n, shape)
         return (2.5 * s.rng.randint(-80, 81, shape) * s.roles[n][0]).astype(f32)
@@ -126,7 +128,7 @@ class Ctx:
         )  # identity 1x1 conv: makes its consumer "come from a quantisable op"
 
     def gain(s, c):
-        """the same by a factor of each channel: codes become others, many on ties"""
+        """the same by a factor of each channel: integers become others, many on ties"""
         m, some = s.front(c), s.rng.uniform(0.6, 1.6)
         s.w["front"] = s.rng.choice([1.5, 1.5, 0.75, 1.25, some], c).astype(f32)
         m.weight.data *= T(s.w["front"]).reshape((c, 1, 1, 1))
@@ -183,7 +185,7 @@ def quantize_random(c):  # arbitrary scale: reciprocal or divide
 @case
 def weight_quantize(
     c,
-):  # unit input rows show the weight codes: y = code*ws*sx; weights on half grid points
+):  # unit input rows show the weight integers: y = code*ws*sx; weights on half grid points
     w = c.lin("l", 32, 24, bias=False)
     ws = c.w["l"]
     if c.plan != "minmax":
@@ -276,7 +278,7 @@ def conv_relu(c):
 
 
 @case
-def conv_add(c):  # the summand passes a 1x1 max pool, a quantisable op, so it arrives as codes
+def conv_add(c):  # the summand passes a 1x1 max pool, a quantisable op, so it arrives as integers
     return (
         M(
             lambda s, x, z: s.probe(s.c(x) + s.mp(z)),
@@ -490,7 +492,7 @@ def bmm_float(c):
 
 
 @case
-def add(c):  # both summands arrive as codes
+def add(c):  # both summands arrive as integers
     c.role(
         "z",
         f32(c.sx * 2) if not c.plan.startswith("near") else f32(c.sx * f32(c.rng.uniform(0.4, 2))),
@@ -510,8 +512,8 @@ def add(c):  # both summands arrive as codes
     )
 
 
-# Ops from codes to codes are quantised by IPEX only behind a quantisable op: a 1x1 convolution
-# "front" feeds them (same scale, each channel by a factor of its own).
+# Ops from integers to integers are quantised by IPEX only behind a quantisable op: a 1x1
+# convolution "front" feeds them (same scale, each channel by a factor of its own).
 def pooled(c, shape, **sub):
     p = sub.pop("p")
     lin = sub.pop("lin", 0)

@@ -5,7 +5,7 @@
 
 In the extension's own Python; `make oracle-ipex` does it. Without `ATEN_CPU_CAPABILITY` it records
 weight-only layers. A case is arrays under one name; scales
-are those of its codes, in the order of the operands and the result last.
+are those of its integers, in the order of the operands and the result last.
 """
 
 # mypy: ignore-errors
@@ -27,12 +27,14 @@ from intel_extension_for_pytorch import quantization  # noqa: E402
 
 F = np.float32
 ONLY_PLAIN = os.environ.get("ATEN_CPU_CAPABILITY") is None
-"""Weight-only layers compute in codes where the processor has AVX512-FP16, and may show it."""
+"""Weight-only layers compute in integers where the processor has AVX512-FP16, and may show it."""
 KERNELS = torch.ops.ipex
 
 
-def coded(codes, scale, zero=0):
-    return torch._make_per_tensor_quantized_tensor(torch.from_numpy(codes), float(scale), int(zero))
+def coded(quantized, scale, zero=0):
+    return torch._make_per_tensor_quantized_tensor(
+        torch.from_numpy(quantized), float(scale), int(zero)
+    )
 
 
 def signed(rng, *shape):
@@ -84,14 +86,16 @@ def interactions(rng, plan):
         if plan == "any" and count < 6:  # halves of products of any scale
             steps[:] = steps[0]
             y_scale = float(F(steps[0] * steps[0])) * 2.0 ** np.round(np.log2(width**0.5))
-        codes = signed(rng, count, 12, width)
-        if plan == "dyadic":  # in three rows of four codes small enough that sums come to halves
+        quantized = signed(rng, count, 12, width)
+        if plan == "dyadic":  # in three rows of four integers small enough that sums come to halves
             steps, y_scale = np.where(steps < 0.25, 0.75, 1.5), 1.5
             steps[0] = 0.75
-            small = codes // int(14 * width**0.25)
-            codes = np.where(np.arange(12).reshape(1, -1, 1) % 4, small, codes).astype(np.int8)
-        codes = codes // 9 if plan == "any" and count < 6 else codes
-        yield f"interaction_{width}_{count}", codes, steps, y_scale
+            small = quantized // int(14 * width**0.25)
+            quantized = np.where(np.arange(12).reshape(1, -1, 1) % 4, small, quantized).astype(
+                np.int8
+            )
+        quantized = quantized // 9 if plan == "any" and count < 6 else quantized
+        yield f"interaction_{width}_{count}", quantized, steps, y_scale
 
 
 def interaction(xs, steps, y_scale):
@@ -100,7 +104,7 @@ def interaction(xs, steps, y_scale):
 
 
 def layers(rng, plan):
-    """Recurrent layers: codes, first state and cell, weights, their scales, biases."""
+    """Recurrent layers: integers, first state and cell, weights, their scales, biases."""
     for number, ways in enumerate((1, 1, 1, 2)):
         steps, batch, size, hidden = ((1, 8, 3, 1), (9, 5, 33, 20), (6, 4, 64, 70), (5, 3, 17, 16))[
             number
@@ -115,9 +119,9 @@ def layers(rng, plan):
         yield f"lstm_{number}", parts | {"scales": [scale, zero]}
 
 
-def rows_of(codes, units):
+def rows_of(quantized, units):
     zeros = torch.zeros(len(units), dtype=torch.long)
-    given = torch.from_numpy(codes), torch.from_numpy(units.astype(np.float64)), zeros
+    given = torch.from_numpy(quantized), torch.from_numpy(units.astype(np.float64)), zeros
     return torch._make_per_channel_quantized_tensor(*given, 0)
 
 
@@ -135,7 +139,7 @@ def layer(x, h, c, w, r, units, bias, scales):
 
 
 def plain_layers(rng, plan):
-    """Weight-only layers: bits, terms, the group of a scale, how reals become codes."""
+    """Weight-only layers: bits, terms, the group of a scale, how floats become integers."""
     kinds = [(bits, terms, group, "PER_BATCH_IC_BLOCK_SYM") for bits, terms, group in GROUPS]
     for bits, terms, group, mode in [*kinds, *((8, 192, -1, mode) for mode in MODES)]:
         x = (rng.integers(-254, 255, (5, terms)) / 128).astype(F)

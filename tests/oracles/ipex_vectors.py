@@ -12,7 +12,7 @@ environment away.
 
 A module is prepared and calibrated; the scales of its recipe are edited to those of the plan; it is
 prepared again, converted, traced and frozen, and its third run is recorded. index.json holds every
-scale and zero point, and how far recovered codes were from whole numbers at most.
+scale and zero point, and how far recovered integers were from whole numbers at most.
 """
 
 # mypy: ignore-errors

@@ -1,4 +1,4 @@
-"""What MXNet is given: codes, ranges as it holds them, weights that sums mean exactly."""
+"""What MXNet is given: integers, ranges as it holds them, weights that sums mean exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ F = np.float32
 Codes = {"int8": (np.int8, 127.5, -128), "uint8": (np.uint8, 255.5, 0)}
 
 
-def codes(rng: np.random.RandomState, kind: str, *shape: int) -> Any:
+def random_integers(rng: np.random.RandomState, kind: str, *shape: int) -> Any:
     dtype, _, low = Codes[kind]
     return rng.randint(low, low + 256, shape).astype(dtype)
 
@@ -23,7 +23,7 @@ def printed(value: float) -> float:
 def on_grid(x: Any, w: Any, spans: Any) -> Any:
     """Data and weights whose sums mean what they are computed of, and are few.
 
-    The weight that reaches farthest lies between two codes: its data are 0.
+    The weight that reaches farthest lies between two integers: its data are 0.
     """
     x = x.copy()
     x[:, 0] = 0

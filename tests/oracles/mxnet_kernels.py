@@ -1,5 +1,5 @@
 """What kernels MXNet makes of networks that quantize_model rewrites, and what it makes of ops whose
-codes go to a range that no kernel gives: between dequantize and quantize, in reals."""
+integers go to a range that no kernel gives: between dequantize and quantize, in floats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _pool(x: Any, kind: str = "max") -> Any:
 
 
 def networks() -> dict[str, Any]:
-    """Each between two layers, the first of which makes its operand codes."""
+    """Each between two layers, the first of which makes its operand integers."""
     x = mx.sym.Variable("data")
     a, c = _conv(x, "a"), _conv(x, "c")
     r = _relu(a)
@@ -70,7 +70,7 @@ def kernels() -> list[str]:
 
 
 def _quantized(symbol: Any, rng: np.random.RandomState) -> tuple[Any, Any, Any]:
-    """A network of codes, its arguments and its states."""
+    """A network of integers, its arguments and its states."""
     plain = symbol.get_backend_symbol("MKLDNN_QUANTIZE")
     shapes, _, more = plain.infer_shape(data=SHAPE)
     pairs = zip(plain.list_arguments(), shapes)  # noqa: B905 of Python 3.8
@@ -132,7 +132,7 @@ def _told(node: Any) -> str:
 
 
 def apart(rng: np.random.RandomState) -> list[dict[str, Any]]:
-    """Codes of a range made reals, computed with, and made codes of another range."""
+    """Integers of a range made floats, computed with, and made integers of another range."""
     out = []
     for what in ("avg_pool2d", "max_pool2d", "flatten", "relu", "concat", "mul"):
         x = rng.randint(-128, 128, SHAPE).astype(np.int8)
@@ -159,6 +159,6 @@ def _made(what: str, x: Any, beside: Any) -> Any:
     return mx.nd.concat(x, beside, dim=1) if what == "concat" else x * beside
 
 
-def _real(codes: Any, high: float) -> Any:
+def _real(quantized: Any, high: float) -> Any:
     ends = [mx.nd.array(np.array([end], F)) for end in (-high, high)]
-    return mx.nd.contrib.dequantize(mx.nd.array(codes, dtype=np.int8), *ends)
+    return mx.nd.contrib.dequantize(mx.nd.array(quantized, dtype=np.int8), *ends)

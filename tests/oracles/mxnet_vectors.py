@@ -17,7 +17,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from tests.oracles.mxnet_draws import Codes, F, codes, on_grid, printed
+from tests.oracles.mxnet_draws import Codes, F, on_grid, printed, random_integers
 from tests.oracles.mxnet_kernels import apart, computed, kernels
 from tests.oracles.mxnet_symbol import Symbol
 
@@ -116,7 +116,7 @@ def pooling(rng: np.random.RandomState) -> list[Case]:
         stride = int(rng.randint(1, 3))
         whole = trial > 27
         counts = bool(trial % 3)
-        x = codes(rng, kind, 1, int(rng.randint(1, 20)), 8, 9)
+        x = random_integers(rng, kind, 1, int(rng.randint(1, 20)), 8, 9)
         found = mx.nd.contrib.quantized_pooling(
             nd(x),
             one(-3.0 if kind == "int8" else 0.0),
@@ -137,8 +137,8 @@ def pooling(rng: np.random.RandomState) -> list[Case]:
 
 def act(rng: np.random.RandomState) -> list[Case]:
     out = []
-    for kind in ("int8",):  # of unsigned codes the result's type is wrong
-        x = codes(rng, kind, 2, 3, 5, 7)
+    for kind in ("int8",):  # of unsigned integers the result's type is wrong
+        x = random_integers(rng, kind, 2, 3, 5, 7)
         found = mx.nd.contrib.quantized_act(
             nd(x), one(-3.0 if kind == "int8" else 0.0), one(3.0), act_type="relu"
         )
@@ -164,7 +164,7 @@ def add(rng: np.random.RandomState) -> list[Case]:
         ranges = [printed(r) for r in rng.uniform(100, 900, 2)]
         if trial % 3:
             ranges = [printed(Codes[left][1] * 2), printed(Codes[right][1] * 4)]
-        a, b = codes(rng, left, 1, 3, 13, 17), codes(rng, right, 1, 3, 13, 17)
+        a, b = random_integers(rng, left, 1, 3, 13, 17), random_integers(rng, right, 1, 3, 13, 17)
         top = printed(127.5 * 4 if trial % 3 else rng.uniform(100, 500))
         named = {"min_calib_range": -top, "max_calib_range": top}
         low = [-r if k == "int8" else 0.0 for r, k in zip(ranges, (left, right), strict=True)]
@@ -187,7 +187,7 @@ def concat(rng: np.random.RandomState) -> list[Case]:
         ranges = [printed(r) for r in rng.uniform(100, 900, 3)]
         if trial % 2 == 0:
             ranges = [printed(Codes[k][1] * 2.0 ** rng.randint(0, 3)) for k in chosen]
-        xs = [codes(rng, k, 1, int(rng.randint(1, 9)), 9, 11) for k in chosen]
+        xs = [random_integers(rng, k, 1, int(rng.randint(1, 9)), 9, 11) for k in chosen]
         low = [-r if k == "int8" else 0.0 for r, k in zip(ranges, chosen, strict=True)]
         pairs = [one(end) for pair in zip(low, ranges, strict=True) for end in pair]
         found = mx.nd.contrib.quantized_concat(*[nd(x) for x in xs], *pairs, num_args=3, dim=1)
@@ -203,7 +203,7 @@ def batch_norm(rng: np.random.RandomState) -> list[Case]:
     for trial in range(12):
         kind = ("int8", "uint8")[trial % 2]
         channels = 6
-        x = codes(rng, kind, 2, channels, 9, 11)
+        x = random_integers(rng, kind, 2, channels, 9, 11)
         high = printed(rng.uniform(1, 9))
         top = printed(rng.uniform(1, 9))
         gamma: Any = rng.uniform(0.5, 1.5, channels)
@@ -233,11 +233,11 @@ def batch_norm(rng: np.random.RandomState) -> list[Case]:
 
 
 def conv(rng: np.random.RandomState) -> list[Case]:
-    """Convolution of unsigned codes, 32-bit results."""
+    """Convolution of unsigned integers, 32-bit results."""
     out = []
     for _ in range(6):
         high, span = (F(v) for v in rng.uniform(1, 9, 2))
-        x, w = codes(rng, "uint8", 2, 5, 7, 8), codes(rng, "int8", 4, 5, 3, 3)
+        x, w = random_integers(rng, "uint8", 2, 5, 7, 8), random_integers(rng, "int8", 4, 5, 3, 3)
         ranges = [one(0.0), one(high), one(-span), one(span)]
         found = mx.nd.contrib.quantized_conv(
             nd(x), nd(w), *ranges, kernel=(3, 3), pad=(1, 1), num_filter=4, no_bias=True
@@ -249,12 +249,12 @@ def conv(rng: np.random.RandomState) -> list[Case]:
 
 
 def mul(rng: np.random.RandomState) -> list[Case]:
-    """Products as codes, as 32-bit products and as reals; by an executor, as shapes of this
+    """Products as integers, as 32-bit products and as floats; by an executor, as shapes of this
     operator are not known to `nd`."""
     out = []
     for trial in range(48):
         kind = ("int8", "int32", "float32")[trial % 3]
-        a, b = (codes(rng, "int8", 2, 1 + trial * 13 % 70) for _ in "ab")
+        a, b = (random_integers(rng, "int8", 2, 1 + trial * 13 % 70) for _ in "ab")
         ranges = [printed(v) for v in rng.uniform(1, 9, 2)]
         if trial % 2:
             ranges = [127.5 / 16, 127.5 / 8]
@@ -280,7 +280,7 @@ def sums(rng: np.random.RandomState) -> list[Case]:
     for trial in range(48):
         kinds = (("int8", "int8"), ("uint8", "uint8"), ("int8", "uint8"), ("uint8", "int8"))
         chosen = kinds[trial % 4]
-        a, b = (codes(rng, kind, 2, 1 + trial * 13 % 70) for kind in chosen)
+        a, b = (random_integers(rng, kind, 2, 1 + trial * 13 % 70) for kind in chosen)
         ranges = [printed(v) for v in rng.uniform(1, 9, 2)]
         pairs = [(-r if kind == "int8" else 0.0, r) for kind, r in zip(chosen, ranges, strict=True)]
         ends = [one(end) for pair in pairs for end in pair]
@@ -298,7 +298,7 @@ def pooling_full(rng: np.random.RandomState) -> list[Case]:
         size, stride = int(rng.randint(2, 4)), int(rng.randint(2, 4))
         pad, counts = int(rng.randint(0, size)), bool(trial % 3)
         fits = [n for n in range(5, 12) if -(-(n + 2 * pad - size) // stride) * stride < n + pad]
-        x = codes(rng, kind, 1, 3, int(rng.choice(fits)), int(rng.choice(fits)))
+        x = random_integers(rng, kind, 1, 3, int(rng.choice(fits)), int(rng.choice(fits)))
         least = -3.0 if kind == "int8" else 0.0
         asked: dict[str, Any] = {"kernel": (size,) * 2, "stride": (stride,) * 2, "pad": (pad,) * 2}
         asked |= {"pool_type": what, "count_include_pad": counts, "pooling_convention": "full"}
@@ -319,7 +319,7 @@ def pooling_wide(rng: np.random.RandomState) -> list[Case]:
     for trial in range(2 * len(WINDOWS)):
         kind, size = ("int8", "uint8")[trial % 2], WINDOWS[trial // 2]
         pad, counts = [0, 0] if trial % 3 else [s // 2 for s in size], bool(trial % 5)
-        x = codes(rng, kind, 1, 5, 16, 18)
+        x = random_integers(rng, kind, 1, 5, 16, 18)
         least = -3.0 if kind == "int8" else 0.0
         asked: dict[str, Any] = {"kernel": size, "stride": (1, 1), "pad": tuple(pad)}
         asked |= {"pool_type": "avg", "count_include_pad": counts}
@@ -331,11 +331,11 @@ def pooling_wide(rng: np.random.RandomState) -> list[Case]:
 
 
 def embedding(rng: np.random.RandomState) -> list[Case]:
-    """Rows of a table of codes."""
+    """Rows of a table of integers."""
     out = []
     for trial in range(6):
         count, wide = 3 + trial, 1 + 11 * trial
-        w, rows = codes(rng, "int8", count, wide), rng.randint(0, count, 9)
+        w, rows = random_integers(rng, "int8", count, wide), rng.randint(0, count, 9)
         slots = [mx.sym.Variable(n) for n in "abcd"]
         made = mx.sym.contrib.quantized_embedding(*slots, input_dim=count, output_dim=wide)
         given = dict(zip("abcd", [mx.nd.array(rows), nd(w), one(-2.0), one(2.0)], strict=True))
@@ -379,7 +379,7 @@ def fused_conv(
         level = Codes[kind][1]
         dyadic, small = trial >= 2 * len(forms), trial >= len(forms)
         high = printed(level * 2 if dyadic else rng.uniform(100, 900))
-        x = codes(rng, kind, *shape)
+        x = random_integers(rng, kind, *shape)
         if small:
             x = rng.randint(-3 if kind == "int8" else 0, 4, shape).astype(x.dtype)
         w: Any = (rng.randint(-127, 128, (many, shape[1], 1, 1)) * rng.uniform(0.1, 0.2)).astype(F)
@@ -411,7 +411,7 @@ def fused_conv(
             said["sum_high"] = printed(
                 Codes[summand][1] * power / steps * rng.choice([1, 1, 0.5, 0.7])
             )
-            given["sum"] = case["sum"] = codes(rng, summand, 1, many, *shape[2:])
+            given["sum"] = case["sum"] = random_integers(rng, summand, 1, many, *shape[2:])
         said["has_bias"] = bias
         y, a, b_ = run(_conv_graph(said), given | _ranges(said))
         out.append(case | {"y": y, "range": np.concatenate([a, b_])})
@@ -461,7 +461,7 @@ def fused_linear(rng: np.random.RandomState) -> list[Case]:
         relu, real = bool(trial // 2 % 2), trial >= 32
         level = Codes[kind][1]
         rows, depth, many = 60, 12, 8
-        x = codes(rng, kind, rows, depth)
+        x = random_integers(rng, kind, rows, depth)
         small = trial % 3 > 0
         high = printed(rng.uniform(100, 900))
         if small:
@@ -511,14 +511,14 @@ def _linear_graph(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def fused_linear_codes(rng: np.random.RandomState) -> list[Case]:
-    """Fully connected, weights and bias given as codes of one range."""
+    """Fully connected, weights and bias given as integers of one range."""
     out = []
     for trial in range(32):
         kind = ("int8", "uint8")[trial % 2]
         relu, real = bool(trial // 2 % 2), trial >= 24
         x = rng.randint(-3 if kind == "int8" else 0, 4, (60, 12)).astype(Codes[kind][0])
         w = rng.randint(-19, 20, (8, 12)).astype(np.int8)
-        bias = codes(rng, "int8", 8)
+        bias = random_integers(rng, "int8", 8)
         high, span = printed(rng.uniform(100, 900)), printed(rng.uniform(100, 900))
         if trial % 3 == 0:  # half a unit of the sum a step of the bias
             high, span = Codes[kind][1] * 2, 255.0
@@ -565,7 +565,7 @@ OPS: dict[str, Any] = {
 
 
 def operators() -> list[str]:
-    """All that MXNet has registered for codes."""
+    """All that MXNet has registered for integers."""
     every = mx.operator.get_all_registered_operators()
     return sorted(n for n in every if "quantize" in n or n.startswith("_sg_mkldnn"))
 

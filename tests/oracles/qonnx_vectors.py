@@ -21,7 +21,7 @@ F = np.float32
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Reals, and how they are quantized."""
+    """Floats, and how they are quantized."""
 
     x: NDArray[np.float32]
     scale: float

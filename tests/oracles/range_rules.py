@@ -117,7 +117,7 @@ def weights(low: Any, high: Any) -> Any:
 
 
 def of_mxnet(low: Any, high: Any) -> dict[str, Any]:
-    """What a step of quantize_v2's codes means, and how a calibrated graph writes its ranges."""
+    """What a step of quantize_v2's integers means, and how a calibrated graph writes its ranges."""
     import mxnet as mx
     from mxnet.contrib import quantization
 

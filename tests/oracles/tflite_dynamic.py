@@ -1,5 +1,5 @@
 """Recorded cases of layers of real data and weights of few bits, as converters write them for
-dynamic ranges: data become codes row by row, or image by image, while a layer runs."""
+dynamic ranges: data become integers row by row, or image by image, while a layer runs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ REAL = CaseOperand(np.zeros(0, F))
 
 
 def rows(seed: Seed, number: int, count: int, size: int) -> Array:
-    """Reals a row; of every three cases two have rows of which half lies on ties between codes,
+    """Floats a row; of every three cases two have rows of which half lies on ties between integers,
     from -127 to 127 or from -128 to 127."""
-    reals = seed.standard_normal((count, size)) * seed.uniform(0.3, 3, (count, 1))
+    floats = seed.standard_normal((count, size)) * seed.uniform(0.3, 3, (count, 1))
     if number % 3 < 2:
         half = seed.integers(-254, 255, (count, size))
         half[:, :2] = [[-254, 254], [-256, 254]][number % 3][:size]
-        reals = half * 2.0 ** -seed.integers(3, 8, (count, 1))
+        floats = half * 2.0 ** -seed.integers(3, 8, (count, 1))
     if number % 7 == 3:
-        reals = np.abs(reals) + 0.5  # zero lies at an end
+        floats = np.abs(floats) + 0.5  # zero lies at an end
     if number % 11 == 5:
-        reals[0] = 0
-    return reals.astype(F)
+        floats[0] = 0
+    return floats.astype(F)
 
 
 def weights(
     seed: Seed, shape: tuple[int, ...], bits: int, *, many: bool, axis: int = 0
 ) -> CaseOperand:
-    """Codes about zero with one scale, or one a channel."""
+    """Integers about zero with one scale, or one a channel."""
     end = 127 if bits == 8 else 7
     scale = seed.uniform(0.002, 0.03, shape[axis]).astype(F)
     data = seed.integers(-end, end + 1, shape).astype(np.int8)
@@ -39,7 +39,7 @@ def weights(
 
 
 def bias(seed: Seed, count: int) -> CaseOperand:
-    """Reals."""
+    """Floats."""
     return CaseOperand(seed.standard_normal(count).astype(F))
 
 
@@ -129,7 +129,7 @@ DYNAMIC: Suites = {
     "reach_linear_i4": lambda: linear(4, 48, span=False),
     "reach_matmul": lambda: products(35, span=False),
 }
-"""Suites of cases, by the names of their files; of `reach` files ask for codes about zero."""
+"""Suites of cases, by the names of their files; of `reach` files ask for integers about zero."""
 WITHOUT_DELEGATE = ("reach_linear_i4",)
 """Suites of which the delegate's profiles say nothing: some layers it leaves to kernels that do as
 such files ask, which is no word of these profiles."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from backends.tflite.models import CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_dynamic import REAL, bias, rows
-from tests.oracles.tflite_operands import Suites, bounds, codes, seeds, window, zero_of
+from tests.oracles.tflite_operands import Suites, bounds, random_integers, seeds, window, zero_of
 
 
 def pixels(count: int) -> Iterator[OpCase]:
-    """Convolutions of reals: most by one tap, and every other by weights of equal scales."""
+    """Convolutions of floats: most by one tap, and every other by weights of equal scales."""
     for number, seed in seeds("pixels", count):
         kernel, step = ((1, 1), (1, 1), (3, 2))[number % 3], 1 + number // 3 % 2
         into, out, images = 1 + number * 5 % 9, 2 + number * 3 % 7, 1 + number % 2
@@ -58,7 +58,10 @@ def far(op: str, kind: str, count: int) -> Iterator[OpCase]:
             two = (0.5, 0.25)[number // 16 % 2]
             one = float(F(2.0 ** -int(seed.integers(17, 24)) * 1.3)) if number % 4 else two / 2**21
             one = one if number % 16 else 2.0**-10
-        a, b = (CaseOperand(codes(seed, kind, *shape), s, zero_of(seed, kind)) for s in (one, two))
+        a, b = (
+            CaseOperand(random_integers(seed, kind, *shape), s, zero_of(seed, kind))
+            for s in (one, two)
+        )
         if number % 2 == 0:
             near = np.clip(a.zero + 4 * seed.integers(-2, 2, shape) + 2, *bounds(kind))
             a = replace(a, data=np.where(seed.random(shape) < 0.9, near, a.data).astype(kind))
@@ -77,8 +80,8 @@ def wide(op: str, kind: str, count: int) -> Iterator[OpCase]:
         )
         small = float(F(step * 2.0 ** -seed.uniform(10.1, 15)))
         about = [int(seed.choice([low, high, int(seed.integers(low, high))])) for _ in range(3)]
-        a = CaseOperand(codes(seed, kind, *shape), small, about[0])
-        b = CaseOperand(codes(seed, kind, *shape), float(F(step * steps)), about[1])
+        a = CaseOperand(random_integers(seed, kind, *shape), small, about[0])
+        b = CaseOperand(random_integers(seed, kind, *shape), float(F(step * steps)), about[1])
         held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
         yield OpCase(
             op, held, CaseOperand(np.zeros(0, kind), step, about[2] | 1), shape, fed=("a", "b")
@@ -86,7 +89,7 @@ def wide(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def tiny(op: str, kind: str, count: int) -> Iterator[OpCase]:
-    """One operand whose steps are small beside the result's: most codes lie about a tie or zero,
+    """One operand whose steps are small beside the result's: most integers lie about a tie or zero,
     and of every fourth case most are cut off, at either end."""
     low, high = bounds(kind)
     for number, seed in seeds(f"tiny{kind}{op}", count):
@@ -109,10 +112,10 @@ def tiny(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def wrapped(count: int) -> Iterator[OpCase]:
-    """Products of 16-bit codes whose results leave 32 bits."""
+    """Products of 16-bit integers whose results leave 32 bits."""
     for number, seed in seeds("wrapped", count):
-        a = CaseOperand(codes(seed, "int16", 3, 60), 0.25)
-        b = CaseOperand(codes(seed, "int16", 60, 7), 0.125)
+        a = CaseOperand(random_integers(seed, "int16", 3, 60), 0.25)
+        b = CaseOperand(random_integers(seed, "int16", 60, 7), 0.125)
         made = CaseOperand(np.zeros(0, "int16"), 2.0 ** -(2 + number % 6))
         yield OpCase("matmul", {"a": a, "b": b}, made, (3, 7), fed=("a", "b"))
 
@@ -123,7 +126,7 @@ def tied(op: str, kind: str, count: int) -> Iterator[OpCase]:
         size = (1, *(2 * int(n) for n in seed.integers(1, 4, 2)), 60)
         axes = ((1, 2), (1,), (2,))[number % 3]
         into = float(F(2.0 ** -int(seed.integers(3, 6)) * (1, 1.1)[number % 2]))
-        x = CaseOperand(codes(seed, kind, *size), into, zero_of(seed, kind))
+        x = CaseOperand(random_integers(seed, kind, *size), into, zero_of(seed, kind))
         ratio = (1, 0.5, 2 / 3, 1.3, 0.37, 0.5)[number % 6] * (1 if op == "reduce_mean" else 4)
         made = CaseOperand(np.zeros(0, kind), float(F(into * ratio)), zero_of(seed, kind))
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(size))

@@ -15,9 +15,9 @@ from tests.oracles.tflite_operands import (
     Suites,
     beside,
     bounds,
-    codes,
     operand,
     pair,
+    random_integers,
     result,
     scale_of,
     seeds,
@@ -27,17 +27,20 @@ from tests.oracles.tflite_operands import (
 
 
 def pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
-    """Two operands: 4,096 pairs of codes, or tensors of 1..70 numbers.
+    """Two operands: 4,096 pairs of integers, or tensors of 1..70 numbers.
 
     Of every three results one lies on ties and one just beside them.
     """
     for number, seed in seeds(f"{op}{kind}", count):
         if number % 2 == 0:
             left = np.arange(-128, 128).astype(kind).repeat(16).reshape(1, -1)
-            right = codes(seed, kind, *left.shape)
+            right = random_integers(seed, kind, *left.shape)
         else:
             length = 1 + number * 13 % 70
-            left, right = codes(seed, kind, 3, length), codes(seed, kind, 3, length)
+            left, right = (
+                random_integers(seed, kind, 3, length),
+                random_integers(seed, kind, 3, length),
+            )
         near, half = number % 3 != 2, (1.5, 0.75, 0.5)[number // 3 % 3]
         scales = [scale_of(seed, 1), scale_of(seed, 1)]
         if near and op != "mul":
@@ -62,7 +65,8 @@ def pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> Iterator[OpCase]:
-    """One operand of all codes; of every three results one lies on ties, one just beside them."""
+    """One operand of all integers; of every three results one lies on ties, one just beside
+    them."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
         step = 1 if high - low < 256 else 61
@@ -109,7 +113,9 @@ def concat(kind: str, count: int) -> Iterator[OpCase]:
     """Two or three operands in the result's map."""
     for number, seed in seeds(f"concat{kind}", count):
         scale, zero = scale_of(seed, number), zero_of(seed, kind)
-        parts = [codes(seed, kind, 2, int(seed.integers(1, 40))) for _ in range(2 + number % 2)]
+        parts = [
+            random_integers(seed, kind, 2, int(seed.integers(1, 40))) for _ in range(2 + number % 2)
+        ]
         xs = {f"xs.{i}": CaseOperand(p, scale, zero) for i, p in enumerate(parts)}
         shape = (2, sum(p.shape[1] for p in parts))
         made = CaseOperand(np.zeros(0, kind), scale, zero)
@@ -132,7 +138,7 @@ def mean(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def pad(kind: str, count: int) -> Iterator[OpCase]:
-    """Zeros, as codes, around a tensor."""
+    """Zeros, as integers, around a tensor."""
     for number, seed in seeds(f"pad{kind}", count):
         x = operand(seed, kind, number, 1, *pair(seed, 2, 6), 5)
         pads = tuple(int(v) for v in (0, *seed.integers(0, 4, 3), 0, *seed.integers(0, 4, 3)))
@@ -172,7 +178,7 @@ def lines(count: int) -> Iterator[OpCase]:
 
 
 def quantizes(kind: str, count: int) -> Iterator[OpCase]:
-    """Reals beside ties and beyond the ends."""
+    """Floats beside ties and beyond the ends."""
     for number, seed in seeds(f"quantize{kind}", count):
         made = result(seed, kind, scale_of(seed, number))
         low, high = bounds(kind)
@@ -187,13 +193,14 @@ def quantizes(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def dequantizes(kind: str, count: int) -> Iterator[OpCase]:
-    """All codes."""
+    """All integers."""
     for case in every("dequantize", kind, count, None):
         yield OpCase("dequantize", case.operands, CaseOperand(np.zeros(0, F)), case.shape)
 
 
 def curves(op: str, count: int) -> Iterator[OpCase]:
-    """Sigmoid and tanh of 16-bit codes from end to end, also at scales that are powers of two."""
+    """Sigmoid and tanh of 16-bit integers from end to end, also at scales that are powers of
+    two."""
     for number, seed in seeds(f"{op}16", count):
         low, high = bounds("int16")
         data = np.arange(low + number, high + 1, 13).astype("int16").reshape(1, -1)
@@ -203,11 +210,11 @@ def curves(op: str, count: int) -> Iterator[OpCase]:
 
 
 def softmax16(count: int) -> Iterator[OpCase]:
-    """Softmax of 16-bit codes."""
+    """Softmax of 16-bit integers."""
     for number, seed in seeds("softmax16", count):
         length = (1 + number * 9 % 70, 300)[number % 8 == 7]
         data = np.floor_divide(
-            codes(seed, "int16", 12, length).astype(np.int64), (1, 8, 60)[number % 3]
+            random_integers(seed, "int16", 12, length).astype(np.int64), (1, 8, 60)[number % 3]
         )
         x = CaseOperand(data.astype("int16"), scale_of(seed, number, 1e-4, 1e-2))
         made = result(seed, "int16", 2.0**-15, 0)
@@ -233,7 +240,9 @@ def choices(op: str, kind: str, count: int) -> Iterator[OpCase]:
     for number, seed in seeds(f"{op}{kind}", count):
         a = operand(seed, kind, number, 2, 5, 1 + number * 13 % 70)
         shape = a.data.shape
-        b = CaseOperand(codes(seed, kind, *(shape if number % 2 else shape[-1:])), a.scale, a.zero)
+        b = CaseOperand(
+            random_integers(seed, kind, *(shape if number % 2 else shape[-1:])), a.scale, a.zero
+        )
         made = CaseOperand(np.zeros(0, kind), a.scale, a.zero)
         yield OpCase(op, {"xs.0": a, "xs.1": b}, made, shape, fed=("xs.0", "xs.1"))
 
@@ -289,7 +298,7 @@ ELEMENTS: Suites = {
 
 
 def others(kind: str, zero: int, mark: str) -> Suites:
-    """Suites of another kind of codes, of whose ops that take it; `zero` is sigmoid's."""
+    """Suites of another kind of integers, of whose ops that take it; `zero` is sigmoid's."""
     found: Suites = {
         "add": lambda: pairs("add", kind, 30),
         "sub": lambda: pairs("sub", kind, 30),

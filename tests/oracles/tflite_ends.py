@@ -15,9 +15,9 @@ from tests.oracles.tflite_operands import (
     Suites,
     biased,
     bounds,
-    codes,
     fitting,
     operand,
+    random_integers,
     result,
     seeds,
     sparse,
@@ -47,7 +47,7 @@ def tied_scale(seed: Seed, kind: str, end: float, number: int) -> float:
 
 
 def _wide(seed: Seed, kind: str, scale: float, *shape: int) -> CaseOperand:
-    return CaseOperand(codes(seed, kind, *shape), float(F(scale)), zero_of(seed, kind))
+    return CaseOperand(random_integers(seed, kind, *shape), float(F(scale)), zero_of(seed, kind))
 
 
 def _pair(op: str, sizes: tuple[float, float]) -> Maker:
@@ -109,7 +109,7 @@ def _depthwise(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
 
 def _pool(op: str, kernel: tuple[int, int], stride: tuple[int, int]) -> Maker:
     def made(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
-        x = CaseOperand(codes(seed, kind, 1, 8, 8, 4), out.scale, out.zero)
+        x = CaseOperand(random_integers(seed, kind, 1, 8, 8, 4), out.scale, out.zero)
         sizes, _ = window((8, 8), kernel, stride, (1, 1), same=False)
         attrs: Attrs = {**_POOL, "kernel": kernel, "stride": stride}
         if op == "avg_pool2d":
@@ -149,7 +149,7 @@ _LEFT: tuple[Maker, ...] = (
     _pair("add", (2.0, 2.0**-11)),
     _pair("sub", (2.0, 2.0**-12)),
 )
-"""What XNNPACK takes of no 8-bit codes."""
+"""What XNNPACK takes of no 8-bit integers."""
 _FEW: tuple[Maker, ...] = (
     _conv_of_few,
     *(_few(4, size, many=many) for size in (2, 3, 4, 5) for many in (True, False)),

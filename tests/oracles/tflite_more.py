@@ -15,10 +15,10 @@ from tests.oracles.tflite_operands import (
     beside,
     biased,
     bounds,
-    codes,
     fitting,
     operand,
     pair,
+    random_integers,
     result,
     scale_of,
     seeds,
@@ -35,7 +35,7 @@ COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_e
 def clips(low: float, high: float, kind: str, count: int) -> Iterator[OpCase]:
     """Numbers kept between two ends; of every three results one lies on ties, one just beside.
 
-    The codes reach about as far as the ends, and those of the result not always.
+    The integers reach about as far as the ends, and those of the result not always.
     """
     for number, case in enumerate(every("clip", kind, count, None)):
         x, reach = case.operands["x"], high * (0.7, 1.4, 2.0)[number // 3 % 3]
@@ -46,7 +46,7 @@ def clips(low: float, high: float, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def curve(op: str, kind: str, count: int) -> Iterator[OpCase]:
-    """All codes of 8 bits, or one of 13 of 16, in many maps; roots of none below zero."""
+    """All integers of 8 bits, or one of 13 of 16, in many maps; roots of none below zero."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
         zero = zero_of(seed, kind)
@@ -77,7 +77,9 @@ def compared(kind: str, count: int) -> Iterator[OpCase]:
         other = float(F(a.step * (1.0, 2.0, 1.3)[number // 6 % 3]))
         same = number // 6 % 3 == 0 and number % 2 == 0
         b = CaseOperand(
-            codes(seed, kind, *a.data.shape), other, a.zero if same else zero_of(seed, kind)
+            random_integers(seed, kind, *a.data.shape),
+            other,
+            a.zero if same else zero_of(seed, kind),
         )
         near = np.clip(
             np.rint((a.data.astype(int) - a.zero) * a.step / other) + b.zero, *bounds(kind)
@@ -101,7 +103,8 @@ def quotients(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def powers(kind: str, count: int) -> Iterator[OpCase]:
-    """Products along an axis of two to seven codes: of one, the kernel takes what memory holds."""
+    """Products along an axis of two to seven integers: of one, the kernel takes what memory
+    holds."""
     for number, seed in seeds(f"prod{kind}", count):
         length = 2 + number % 6
         x = operand(seed, kind, number, 60, length)
@@ -163,7 +166,7 @@ def close_rows() -> Iterator[OpCase]:
 
 
 def moves(kind: str, count: int) -> Iterator[OpCase]:
-    """What hands codes on: each op in turn."""
+    """What hands integers on: each op in turn."""
     for number, seed in seeds(f"move{kind}", count):
         x = operand(seed, kind, number, 2, 4, 6, 8)
         op, shape, attrs = _MOVES[number % len(_MOVES)]
@@ -198,7 +201,7 @@ def chosen(kind: str, count: int) -> Iterator[OpCase]:
     """Elements of one of two tensors of one map."""
     for number, seed in seeds(f"where{kind}", count):
         a = operand(seed, kind, number, 3, 1 + number * 13 % 70)
-        b = replace(a, data=codes(seed, kind, *a.data.shape))
+        b = replace(a, data=random_integers(seed, kind, *a.data.shape))
         which = CaseOperand(seed.random(a.data.shape) < 0.5)
         made = CaseOperand(np.zeros(0, kind), a.scale, a.zero)
         given = {"condition": which, "a": a, "b": b}
@@ -206,7 +209,8 @@ def chosen(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def recoded(kind: str, to: str, count: int) -> Iterator[OpCase]:
-    """Codes of one kind as codes of another; of every three one lies on ties, one just beside."""
+    """Integers of one kind as integers of another; of every three one lies on ties, one just
+    beside."""
     for number, seed in seeds(f"re{kind}{to}", count):
         low, high = bounds(kind)
         data = np.arange(low, high + 1, 1 if high - low < 256 else 61).astype(kind).reshape(1, -1)
@@ -235,7 +239,7 @@ def grouped(count: int) -> Iterator[OpCase]:
 
 
 def nibbles(cases: Iterator[OpCase]) -> Iterator[OpCase]:
-    """The same with weights of four bits: of all codes the upper half, few ones cut."""
+    """The same with weights of four bits: of all integers the upper half, few ones cut."""
     for case in cases:
         w = case.operands["w"]
         small = int(np.abs(w.data.astype(int)).max()) < 32
@@ -286,7 +290,7 @@ def lengths(kind: str) -> Iterator[OpCase]:
 
 
 def _of(kind: str, mark: str) -> Suites:
-    """Suites of ops that take a kind of codes."""
+    """Suites of ops that take a kind of integers."""
     eight = kind != "int16"
     found: Suites = {
         "relu": lambda: every("relu", kind, 18, None),

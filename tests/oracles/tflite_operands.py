@@ -19,8 +19,8 @@ def bounds(kind: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def codes(seed: Seed, kind: str, *shape: int) -> Array:
-    """Codes of all values, extremes among them."""
+def random_integers(seed: Seed, kind: str, *shape: int) -> Array:
+    """Integers of all values, extremes among them."""
     low, high = bounds(kind)
     made = seed.integers(low, high + 1, shape)
     ends = seed.random(shape) < 0.05
@@ -35,7 +35,7 @@ def scale_of(seed: Seed, number: int, least: float = 0.002, most: float = 0.2) -
 
 
 def zero_of(seed: Seed, kind: str) -> int:
-    """An odd zero point; 16-bit codes have none."""
+    """An odd zero point; 16-bit integers have none."""
     if kind == "int16":
         return 0
     low, high = bounds(kind)
@@ -43,8 +43,10 @@ def zero_of(seed: Seed, kind: str) -> int:
 
 
 def operand(seed: Seed, kind: str, number: int, *shape: int) -> CaseOperand:
-    """Codes and a map."""
-    return CaseOperand(codes(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind))
+    """Integers and a map."""
+    return CaseOperand(
+        random_integers(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind)
+    )
 
 
 def result(seed: Seed, kind: str, scale: float, zero: int | None = None) -> CaseOperand:
@@ -118,7 +120,7 @@ def biased(seed: Seed, x: CaseOperand, w: CaseOperand, count: int, reach: int) -
 
 
 def unsigned(seed: Seed, w: CaseOperand) -> CaseOperand:
-    """Weights as unsigned codes of one scale with a zero point."""
+    """Weights as unsigned integers of one scale with a zero point."""
     zero = int(seed.integers(50, 100)) * 2 + 1
     data = np.clip(w.data.astype(np.int32) + zero, 0, 255).astype(np.uint8)
     return CaseOperand(data, float(np.ravel(np.asarray(w.scale))[0]), zero)
@@ -134,7 +136,7 @@ def fitting(x: CaseOperand, w: CaseOperand, terms: int, number: int) -> float:
 
 
 def one_sided(of: CaseOperand) -> CaseOperand:
-    """The same with codes of the upper half alone."""
+    """The same with integers of the upper half alone."""
     low, high = bounds(str(of.data.dtype))
     return replace(
         of,
@@ -151,12 +153,13 @@ def beside(seed: Seed, x: np.float32) -> np.float32:
 
 HALVES = (1.5, 0.5, 2.5, 0.75, 0.5, 1.25)
 """Of how many steps of the result a step of what is rounded is: odd sums, or every other one of
-them, are half way between two codes, and sums of the width of the codes leave them at both ends."""
+them, are half way between two integers, and sums of the width of the integers leave them at both
+ends."""
 
 
 def sparse(seed: Seed, w: CaseOperand, unit: float, kind: str) -> tuple[CaseOperand, CaseOperand]:
     """Weights of which each result has about two, of 1 and -1, and a map of the result, such that
-    many sums of data whose step is `unit` are half way between two codes."""
+    many sums of data whose step is `unit` are half way between two integers."""
     count = w.data.shape[w.axis]
     rows = np.moveaxis(np.zeros(w.data.shape, np.int8), w.axis, 0).reshape(count, -1)
     for _ in range(2):

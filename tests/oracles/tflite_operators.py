@@ -1,8 +1,8 @@
-"""Records which builtin operators of LiteRT's interpreter run on codes of 8 and 16 bits.
+"""Records which builtin operators of LiteRT's interpreter run on integers of 8 and 16 bits.
 
 `python -m tests.oracles.tflite_operators` writes `vectors/litert/operators.json`: each operator of
-the schema, and the kinds of codes with which a model of it ran. Operands are tried by form; where
-an operator wants more than a tensor or two, `FORMS` says what.
+the schema, and the kinds of integers with which a model of it ran. Operands are tried by form;
+where an operator wants more than a tensor or two, `FORMS` says what.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PARTS: dict[str, Array] = {
     "places": np.zeros((1, 1), np.int32),
     "many": np.array(2, np.int32),
 }
-"""Operands of whole numbers; `q` is a tensor of codes, `s` one code, `b` one of truth values."""
+"""Operands of whole numbers; `q` is a tensor of integers, `s` one code, `b` one of truth values."""
 PLAIN: tuple[str, ...] = (
     *("q", "q q", "q one", "q zero", "zero q", "q two", "q two crops", "two q", "q q q", "b q q"),
     *("q sizes", "q pads", "q q one", "q one q", "q crops"),
@@ -68,7 +68,7 @@ FORMS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 class Model:
-    """A file of one operator on codes."""
+    """A file of one operator on integers."""
 
     def __init__(self, schema: Any, kind: str) -> None:
         self.schema, self.kind = schema, kind

@@ -1,4 +1,4 @@
-"""Recorded cases of squares and roots, of rows of tables, and of what else moves codes."""
+"""Recorded cases of squares and roots, of rows of tables, and of what else moves integers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.oracles.tflite_operands import (
     HALVES,
     Suites,
     bounds,
-    codes,
     operand,
+    random_integers,
     result,
     scale_of,
     seeds,
@@ -22,8 +22,8 @@ from tests.oracles.tflite_operands import (
 
 
 def squares(count: int) -> Iterator[OpCase]:
-    """Squares of differences of tensors of 1..70 codes; every third is of codes that mean nearly
-    the same, and many results lie on ties."""
+    """Squares of differences of tensors of 1..70 integers; every third is of integers that mean
+    nearly the same, and many results lie on ties."""
     for number, seed in seeds("sqdiff", count):
         a, b = (operand(seed, "int8", number, 6, 1 + number * 13 % 70) for _ in "ab")
         wide = (a.step + b.step) ** 2 * seed.uniform(500, 6000)
@@ -45,7 +45,7 @@ def close_pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
         scale = F(seed.uniform(0.03, 0.13))
         other = F(scale * F((0.375, 0.3125)[number // 2 % 2]))
         a = CaseOperand(left, float(scale), zero_of(seed, kind))
-        b = CaseOperand(codes(seed, kind, *left.shape), float(other), zero_of(seed, kind))
+        b = CaseOperand(random_integers(seed, kind, *left.shape), float(other), zero_of(seed, kind))
         made = result(seed, kind, float(scale * F((0.5, 1.0, 2.0, 0.25)[number % 4])))
         yield OpCase(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
 
@@ -58,18 +58,19 @@ _POWERS = (
     (0.032252825796604156, 0.05919560790061951, 19),
     (0.029513834044337273, 0.04853544756770134, 27),
 )
-"""Maps under which a power of e lies near a tie: a quotient and a product tell codes apart."""
+"""Maps under which a power of e lies near a tie: a quotient and a product tell integers apart."""
 
 
 def close_powers() -> Iterator[OpCase]:
-    """Powers of e of all codes of such maps."""
+    """Powers of e of all integers of such maps."""
     for scale, to, zero in _POWERS:
         x = CaseOperand(np.arange(-128, 128).astype(np.int8).reshape(1, -1), scale, zero)
         yield OpCase("exp", {"x": x}, CaseOperand(np.zeros(0, np.int8), to, -127), x.data.shape)
 
 
 def roots(kind: str, count: int) -> Iterator[OpCase]:
-    """Roots of all codes from the zero point up, of 16 bits one of 13; many are whole numbers."""
+    """Roots of all integers from the zero point up, of 16 bits one of 13; many are whole
+    numbers."""
     high = bounds(kind)[1]
     for number, seed in seeds(f"sqrt{kind}", count):
         zero = zero_of(seed, kind)
@@ -84,14 +85,14 @@ def roots(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def tables(count: int, *, real: bool) -> Iterator[OpCase]:
-    """Rows of a table of codes as reals, with one scale or one a row, or as they are."""
+    """Rows of a table of integers as floats, with one scale or one a row, or as they are."""
     for number, seed in seeds("table", count):
         many = real and number % 2 == 0
         bits = 4 if real and number % 4 > 1 else 8
         wide = 1 + number * 13 % 70
         shape = (4 + number, wide + wide % 2 if bits == 4 else wide)
         scale = seed.uniform(0.002, 0.05, shape[0]).astype(F)
-        data = codes(seed, "int8", *shape)
+        data = random_integers(seed, "int8", *shape)
         data = data // 16 if bits == 4 else data
         zero = 0 if real else zero_of(seed, "int8")
         w = CaseOperand(data.astype(np.int8), scale if many else float(scale[0]), zero, bits=bits)
@@ -129,7 +130,7 @@ def moves(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def shapes(kind: str, count: int) -> Iterator[OpCase]:
-    """The same codes in another shape."""
+    """The same integers in another shape."""
     for number, seed in seeds(f"shapes{kind}", count):
         size, shape = _SHAPES[number % len(_SHAPES)]
         x = operand(seed, kind, number, *size)

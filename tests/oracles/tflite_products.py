@@ -1,5 +1,5 @@
 """Recorded cases of sums of products: convolutions, transposed ones, fully connected layers and
-products of two tensors, of codes of every kind."""
+products of two tensors, of integers of every kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[OpCase]:
     """Convolutions with every stride, dilation and padding, channels 1..40; every third one has
     many sums on ties.
 
-    Unsigned codes have unsigned weights of one scale.
+    Unsigned integers have unsigned weights of one scale.
     """
     for number, seed in seeds(f"{'dw' if depth else 'cv'}{kind}", count):
         same = bool(number % 2)
@@ -98,7 +98,7 @@ def linear(kind: str, count: int) -> Iterator[OpCase]:
 
 
 def long_sums(count: int) -> Iterator[OpCase]:
-    """Fully connected layers of 8-bit codes whose sums 32 bits do not hold."""
+    """Fully connected layers of 8-bit integers whose sums 32 bits do not hold."""
     for number, seed in seeds("longsum", count):
         size = 150000 + number * 1000
         x = one_sided(operand(seed, "int8", 1, 2, size))
@@ -109,7 +109,7 @@ def long_sums(count: int) -> Iterator[OpCase]:
 
 
 def tied(op: str, kind: str, count: int) -> Iterator[OpCase]:
-    """All codes times few weights: results on ties, and one float32 beside them.
+    """All integers times few weights: results on ties, and one float32 beside them.
 
     Of every eight cases four have multipliers of which no binary fraction is the value.
     Every other case has scales of its own in each channel, some a neighbour of the tie's.
@@ -151,7 +151,7 @@ def tied(op: str, kind: str, count: int) -> Iterator[OpCase]:
 
 
 def few(seed: Seed, kind: str, count: int, reach: int, scale: float) -> CaseOperand:
-    """Odd codes about zero, as far as `reach`."""
+    """Odd integers about zero, as far as `reach`."""
     steps = seed.choice(np.arange(-reach, reach + 1, 2), count)
     return CaseOperand(steps.astype(kind), scale)
 

@@ -25,7 +25,7 @@ from tests.oracles.tflite_products import conv, linear, tied
 
 
 def recoded(kind: str, to: str) -> Iterator[OpCase]:
-    """Codes of each length from 1 to 70 as codes of another kind, three of four with ties."""
+    """Integers of each length from 1 to 70 as integers of another kind, three of four with ties."""
     for number, seed in seeds(f"tail{kind}{to}", 70):
         x = operand(seed, kind, 0, 1, 1 + number)
         ratio = F((0.25, 0.5, 0.125, 0.3)[number % 4])

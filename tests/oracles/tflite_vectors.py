@@ -83,7 +83,7 @@ def results(runner: Runner, name: str, cases: list[OpCase]) -> dict[str, Array]:
 
 
 def _apart(found: Array, other: Array) -> Array:
-    """How far codes are from others, or the bits in which reals differ."""
+    """How far integers are from others, or the bits in which floats differ."""
     if found.dtype.kind == "f":
         return np.asarray(found.view(np.uint32) ^ other.view(np.uint32))
     kind = other.dtype if other.dtype.itemsize > 2 else np.dtype(np.int16)

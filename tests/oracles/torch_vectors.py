@@ -22,8 +22,8 @@ F = np.float32
 Check = Callable[[], None]
 
 
-def reals(seed: int, scale: np.float32) -> NDArray[np.float32]:
-    """Random numbers, halves of codes, and what 32 bits do not hold."""
+def random_floats(seed: int, scale: np.float32) -> NDArray[np.float32]:
+    """Random numbers, halves of integers, and what 32 bits do not hold."""
     rng = np.random.default_rng(seed)
     ties = (rng.integers(-300, 300, REALS) + F(0.5)) * scale
     far = [np.nan, np.inf, -np.inf, *(scale * F(2.0) ** rng.uniform(28, 40, 5)), -1e30, 1e30]
@@ -31,20 +31,20 @@ def reals(seed: int, scale: np.float32) -> NDArray[np.float32]:
 
 
 def conversions() -> Iterator[tuple[str, bool, np.float32, int, NDArray[np.float32]]]:
-    """Storage, whether there is a scale for each channel, scale, zero point and reals."""
+    """Storage, whether there is a scale for each channel, scale, zero point and floats."""
     for k, kind in enumerate(("u8", "i8", "i32")):
         for seed in range(6):
             rng = np.random.default_rng([seed, k])
             scale = F(0.5) ** seed if seed % 2 else F(np.exp(rng.normal()))
             low = 0 if kind == "u8" else -128
             zero = int(rng.integers(low, low + 256))
-            yield kind, bool(seed // 2 % 2), scale, zero, reals(seed, scale)
+            yield kind, bool(seed // 2 % 2), scale, zero, random_floats(seed, scale)
 
 
 def converted(
     kind: str, many: bool, scale: np.float32, zero: int, x: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
-    """The bytes of the codes that torch makes of reals."""
+    """The bytes of the integers that torch makes of floats."""
     import torch
 
     storage = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}[kind]
@@ -100,7 +100,7 @@ def checks() -> Iterator[Check]:
 
 
 def unary(engine: str, op: str, kind: str) -> None:
-    """A function of codes, where the engine has it."""
+    """A function of integers, where the engine has it."""
     from tests.differential.torch import test_torch_scales as scales
 
     scales.functions(engine, op, kind, 24)

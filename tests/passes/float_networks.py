@@ -1,4 +1,4 @@
-"""Float networks of a seed, such as people train, with what they hold as codes afterwards."""
+"""Float networks of a seed, such as people train, with what they hold as integers afterwards."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def members(node: Node | KernelGroup) -> frozenset[str]:
     return frozenset(o.name for part in parts for o in part.origins if o.op != "batch_norm")
 
 
-def on_codes(graph: Graph) -> set[frozenset[str]]:
+def quantized_kernels(graph: Graph) -> set[frozenset[str]]:
     """The kernels of a grouped graph, each by the ops of the source in it."""
     edges = ("input", "constant", "output", "quantize", "dequantize")
     nodes = [n for n in graph if n.op not in edges]

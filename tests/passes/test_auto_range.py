@@ -29,12 +29,12 @@ def spiky(rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def stored(x: NDArray[np.float32], low: float, high: float) -> Reals:
-    """Values as uint8 codes of a range that holds zero."""
+    """Values as uint8 integers of a range that holds zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255
     zero = np.rint(-low / scale)
-    codes = np.clip(np.rint(x / scale) + zero, 0, 255)
-    return np.asarray((codes - zero) * scale, np.float64)
+    quantized = np.clip(np.rint(x / scale) + zero, 0, 255)
+    return np.asarray((quantized - zero) * scale, np.float64)
 
 
 @pytest.mark.parametrize(("factor", "wide"), [(100.0, True), (0.001, False)])
@@ -54,9 +54,9 @@ def test_the_rule_depends_on_the_weights_that_read_the_far_values(
             range_rule=rule,
             rules=["op=gemm slot=b: i8<-127:127> symmetric tensor"],
         )
-        codes = next(n.result.type.quant for n in made if n.op == "quantize")
-        assert codes is not None
-        scale, zero = float(codes.scales()), int(codes.zeros())
+        quantized = next(n.result.type.quant for n in made if n.op == "quantize")
+        assert quantized is not None
+        scale, zero = float(quantized.scales()), int(quantized.zeros())
         low, high = -zero * scale, (255 - zero) * scale
         return float(np.square((stored(x, low, high) - x) @ w.astype(np.float64)).sum()), high - low
 

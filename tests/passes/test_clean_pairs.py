@@ -1,4 +1,4 @@
-"""Codes that come back to themselves are taken as they are, and only those."""
+"""Integers that come back to themselves are taken as they are, and only those."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.passes.keeping import keep, keeps
 
 
 def pair(first: QuantType, *others: QuantType, profile: str = "native") -> Graph:
-    """Codes, dequantized and quantized as others, and as themselves again."""
+    """Integers, dequantized and quantized as others, and as themselves again."""
     graph = Graph(profile=profile)
     shape = (symbol("N"), 5)
     x = graph.add("input", types=[TensorType(shape, first)], name="x").result
@@ -48,9 +48,9 @@ def test_random_pairs_go_where_every_code_comes_back() -> None:
         changed = keep(CleanPairs(), graph, seed)
         gone += changed
         low, high = kind.low, kind.high
-        codes = np.arange(low, high + 1).astype(storage.carrier)
-        codes = np.resize(codes, (-(-codes.size // 5), 5))
-        same = np.array_equal(run(graph, {"x": codes})["y"], codes)
+        quantized = np.arange(low, high + 1).astype(storage.carrier)
+        quantized = np.resize(quantized, (-(-quantized.size // 5), 5))
+        same = np.array_equal(run(graph, {"x": quantized})["y"], quantized)
         assert same == (changed > 0), f"seed {seed}: {kind}"
     assert 20 < gone < 60
 
@@ -123,6 +123,6 @@ def test_codes_are_moved_instead_of_their_numbers(profile: str) -> None:
     assert keep(CleanPairs(), graph, 1) == 1
     after = run_passes(graph, [CleanPairs()], Ledger())
     assert [n.op for n in after][1:-1] == ["transpose", "slice", "dequantize"]
-    codes = np.random.default_rng(3).integers(0, 256, (2, 3, 4)).astype(np.uint8)
-    assert np.array_equal(run(after, {"x": codes})["q"], codes.transpose(2, 0, 1)[1:3])
+    quantized = np.random.default_rng(3).integers(0, 256, (2, 3, 4)).astype(np.uint8)
+    assert np.array_equal(run(after, {"x": quantized})["q"], quantized.transpose(2, 0, 1)[1:3])
     assert keep(CleanPairs(), parse(text.replace("SCALE", "0.31")), 1) == 0

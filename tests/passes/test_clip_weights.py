@@ -30,8 +30,8 @@ def outlying(rng: np.random.Generator) -> NDArray[np.float32]:
 
 def error(w: Reals, reach: Reals, high: int) -> Reals:
     scale = reach / high
-    codes = np.clip(np.rint(w / scale), -high, high)
-    return np.square(codes * scale - w)
+    quantized = np.clip(np.rint(w / scale), -high, high)
+    return np.square(quantized * scale - w)
 
 
 @pytest.mark.parametrize("grain", ["channel", "tensor"])

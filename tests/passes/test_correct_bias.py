@@ -25,7 +25,7 @@ Reals = NDArray[np.float64]
 
 
 def rounded(weights: Reals, axis: int | None) -> Reals:
-    """Weights as int8 codes of -127..127 hold them, one scale for each index of an axis."""
+    """Weights as int8 integers of -127..127 hold them, one scale for each index of an axis."""
     rest = tuple(i for i in range(weights.ndim) if i != axis)
     reach = np.abs(weights).max(axis=None if axis is None else rest, keepdims=True)
     scale = (reach.astype(np.float32) / np.float32(127)).astype(np.float64)

@@ -1,4 +1,5 @@
-"""A float graph is grouped as a runtime will compute it, and codes fall on its kernels' edges."""
+"""A float graph is grouped as a runtime will compute it, and integers fall on its kernels'
+edges."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from qir.quantizing import lowered
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.target import target
-from tests.passes.float_networks import members, network, on_codes, samples
+from tests.passes.float_networks import members, network, quantized_kernels, samples
 from tests.passes.keeping import keep
 
 SEEDS = range(12)
@@ -42,13 +43,13 @@ def grouped(graph: Graph, name: str) -> Graph:
     return run_passes(graph, [Group(name)], Ledger())
 
 
-def signed(graph: Graph, codes: str) -> list[str]:
-    """Rules by which data have the codes that a runtime's kernels take."""
+def signed(graph: Graph, quantized: str) -> list[str]:
+    """Rules by which data have the integers that a runtime's kernels take."""
     ops = {node.op for node in graph}
     wanted = ["op=*", "op=* slot=x"]
     wanted += [f"op={op} slot=a" for op in ("add", "mul", "gemm", "matmul") if op in ops]
     wanted += [f"op={op} slot=b" for op in ("add", "mul") if op in ops]
-    rules = [f"{where}: {codes}" for where in wanted]
+    rules = [f"{where}: {quantized}" for where in wanted]
     return rules + (["op=softmax: float"] if "softmax" in ops else [])
 
 
@@ -100,7 +101,7 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
         folded = lowered(pipeline.fold(graph), table, Ledger(), sums=True)
         wanted = {members(k): k for k in find_kernel_groups(folded, profile(named))}
         statistics = pipeline.calibrate(graph, samples(seed))
-        found = on_codes(grouped(pipeline.quantize(graph, statistics, target=name), named))
+        found = quantized_kernels(grouped(pipeline.quantize(graph, statistics, target=name), named))
         assert found <= set(wanted), f"seed {seed}"
         plan = {d.node: d for d in pipeline.plan(graph, target=name).decisions}
         for missed in set(wanted) - found:
@@ -112,9 +113,9 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
     assert set(told) <= {"nothing next to it is integer"}
 
 
-def makes(kernel: KernelGroup, codes: str | None) -> bool:
-    """Whether a kernel may have a result of such codes."""
-    storage = (codes or "u8").partition(" ")[0]
+def makes(kernel: KernelGroup, quantized: str | None) -> bool:
+    """Whether a kernel may have a result of such integers."""
+    storage = (quantized or "u8").partition(" ")[0]
     assert kernel.entry is not None
     return storage in kernel.entry.when.storage.get("result", (storage,))
 
@@ -133,7 +134,7 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
         statistics = pipeline.calibrate(first, samples(seed))
         rules = signed(graph, kind) if kind else []
         made = pipeline.quantize(first, statistics, target="cpu", rules=rules)
-        found = {ops for ops in on_codes(grouped(made, name)) if len(ops) > 1}
+        found = {ops for ops in quantized_kernels(grouped(made, name)) if len(ops) > 1}
         assert found == wanted, f"seed {seed}"
         several += len(found)
     assert several > 5
@@ -142,7 +143,8 @@ def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> Non
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
 def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
-    """Quantized as the profile has it; a pool that stands alone between reals moves no codes."""
+    """Quantized as the profile has it; a pool that stands alone between floats moves no
+    integers."""
     count = 0
     for seed in SEEDS[::2]:
         graph = network(seed)
@@ -150,7 +152,7 @@ def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
         first = grouped(graph, name)
         statistics = pipeline.calibrate(first, samples(seed))
         made = grouped(pipeline.quantize(first, statistics, profile=name), name)
-        missed = {wanted[ops].chain for ops in set(wanted) - on_codes(made)}
+        missed = {wanted[ops].chain for ops in set(wanted) - quantized_kernels(made)}
         assert missed <= {("max_pool2d",)}, f"seed {seed}"
         count += len(wanted) - len(missed)
     assert count > 25

@@ -1,4 +1,4 @@
-"""Normalizations go into the weights beside them, and the reals stay what they were."""
+"""Normalizations go into the weights beside them, and the floats stay what they were."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def conv(pad: int) -> str:
 
 
 def depthwise() -> str:
-    """A convolution of 16-bit codes in two groups, by weights of four bits."""
+    """A convolution of 16-bit integers in two groups, by weights of four bits."""
     made = conv(0).replace("(0, 0, 0, 0)", "(0, 0, 0, 0), groups = 2").replace("u8", "i16")
     made = made.replace("3x2x1x1x", "2x1x1x1x").replace("1x3x5x5", "1x2x5x5").replace("<i8", "<i4")
     return made.replace("3x2x1x1", "2x1x1x1").replace(":3>", ">").replace(":5>", ">")
@@ -132,7 +132,7 @@ BIASED = """graph main {
 
 
 def biased(kind: str, bias: NDArray[np.generic]) -> Graph:
-    """A layer whose bias is codes in the unit of its sums, or real."""
+    """A layer whose bias is integers in the unit of its sums, or real."""
     held = str(dtype_of(bias))
     coded = held != "f32"
     text = BIASED.replace("XX", kind).replace("WW", "u8" if kind == "u8" else "i8")
@@ -156,13 +156,14 @@ def biased(kind: str, bias: NDArray[np.generic]) -> Graph:
 def test_layers_of_16_bits_take_a_bias_of_64(
     kind: str, bias: NDArray[np.generic], one: bool
 ) -> None:
-    """Sums of 16-bit codes and their bias have 64 bits in TensorFlow Lite, of 8-bit codes 32."""
+    """Sums of 16-bit integers and their bias have 64 bits in TensorFlow Lite, of 8-bit integers
+    32."""
     graph = biased(kind, bias)
     x = np.arange(24, dtype=kind.replace("i", "int").replace("u", "uint")).reshape(4, 6)
     w = (np.arange(18) - (0 if kind == "u8" else 9)).reshape(3, 6)
     w = w.astype(np.uint8 if kind == "u8" else np.int8)
-    codes = bias.astype(np.float64) / (0.125 if bias.dtype.kind == "f" else 1)
-    sums = x.astype(np.int64) @ w.T.astype(np.int64) + codes.astype(np.int64)
+    quantized = bias.astype(np.float64) / (0.125 if bias.dtype.kind == "f" else 1)
+    sums = x.astype(np.int64) @ w.T.astype(np.int64) + quantized.astype(np.int64)
     Group(REF).run(graph, Ledger())
     graph.prune()
     assert ("dequantize" not in {node.op for node in graph}) is one

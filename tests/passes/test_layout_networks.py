@@ -16,6 +16,7 @@ from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Ledger
 from qir.passes.layout import Layout
+from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.passes.keeping import keep
 
@@ -126,7 +127,8 @@ def mobilenet(last: bool) -> Graph:
 
 
 def vgg(last: bool) -> Graph:
-    """Elements of channels and places in a row, to linear layers with weights in codes and not."""
+    """Elements of channels and places in a row, to linear layers with weights in integers and
+    not."""
     net = Net(last)
     x = net.add("relu", {"x": net.conv(net.x, 4)})
     x = net.window("max_pool2d", x, {}, kernel=(2, 2), stride=(2, 2))
@@ -322,3 +324,30 @@ def test_a_transpose_that_somebody_needs_stays_and_so_does_all_that_reads_it() -
       output(f=%f, t=%t)
     }""")
     assert NHWC.run(graph.copy(), Ledger()) == 0
+
+
+def test_halves_of_shuffled_channels_keep_no_transpose_inside() -> None:
+    text = """graph main as native {
+      %x = input() : 2x4x6x6xf32
+      %w = constant(@w) : 4x4x1x1xf32
+      %c = conv2d(%x, %w) : 2x4x6x6xf32
+      %apart = constant([2, 2, 2, 6, 6]) : 5xi64
+      %r = reshape(%c, %apart) : 2x2x2x6x6xf32
+      %t = transpose(%r) {perm = (0, 2, 1, 3, 4)} : 2x2x2x6x6xf32
+      %whole = constant([2, 4, 6, 6]) : 4xi64
+      %s = reshape(%t, %whole) : 2x4x6x6xf32
+      %a, %b = split(%s) {axis = 1, sizes = (2, 2)} : 2x2x6x6xf32, 2x2x6x6xf32
+      %v = constant(@v) : 2x2x3x3xf32
+      %d = conv2d(%b, %v) {pad = (1, 1, 1, 1)} : 2x2x6x6xf32
+      %y = concat(xs.0=%a, xs.1=%d) {axis = 1} : 2x4x6x6xf32
+      output(y=%y)
+    }"""
+    rng = np.random.default_rng(3)
+    shapes = {"w": (4, 4, 1, 1), "v": (2, 2, 3, 3)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    graph, x = parse(text, arrays), rng.normal(size=(2, 4, 6, 6)).astype(np.float32)
+    wanted = run(graph, {"x": x})["y"]
+    moved = run_passes(graph, [NHWC], Ledger())
+    # The shuffle's own transpose, and one at each edge.
+    assert sum(node.op == "transpose" for node in moved) == 3
+    assert np.allclose(run(moved, {"x": x})["y"], wanted, rtol=0, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Chains of integer ops become products of codes, byte for byte, under the conditions stated."""
+"""Chains of integer ops become products of integers, byte for byte, under the conditions stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of a mask leave the others no room, so what holds both gets no codes, and is told."""
+"""Numbers of a mask leave the others no room, so what holds both gets no integers, and is told."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ REACHED = {
 
 @pytest.mark.parametrize("way", REACHED)
 def test_numbers_that_the_data_reach_themselves_are_no_mask(way: str, tmp_path: Path) -> None:
-    """The scale of the data has room for the constant, so nothing is lost by codes."""
+    """The scale of the data has room for the constant, so nothing is lost by integers."""
     far = {"chosen": "-200.0", "chosen above": "10000.0"}.get(way, "-128.0")
     body = REACHED[way].replace("FAR", far).replace("; ", "\n  ")
     tail = TAIL.replace(f"  %p = softmax(%z) : {S}\n", "").replace("%p", "%z")
@@ -266,7 +266,7 @@ def test_numbers_that_the_data_reach_themselves_are_no_mask(way: str, tmp_path: 
     made = pipeline.quantize(graph, statistics)
     right = np.asarray(ran(graph, feeds, tmp_path / "f.onnx"), np.float64)
     got = np.asarray(ran(made, feeds, tmp_path / "q.onnx"), np.float64)
-    least = 0.12 if body.startswith("%e") else 0.06  # a logarithm stretches small codes
+    least = 0.12 if body.startswith("%e") else 0.06  # a logarithm stretches small integers
     assert np.sqrt(np.mean((got - right) ** 2)) < least * right.std()
 
 

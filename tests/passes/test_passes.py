@@ -181,7 +181,7 @@ def meaning(value: Value, known: dict[Value, int]) -> int:
     return known[value]
 
 
-def reals(node: Node) -> bool:
+def has_only_floats(node: Node) -> bool:
     return all(v.type.quant is None for v in (*node.operands.values(), *node.results))
 
 
@@ -197,7 +197,7 @@ def test_what_fuse_qdq_wraps_expand_qdq_gives_back(seed: int) -> None:
     assert {slot: meaning(v, known) for slot, v in back.outputs.items()} == wanted, f"seed {seed}"
     read = [v for v in back.values.values() if v.type.quant]
     assert all(sum(u.op == "dequantize" for u in v.users) <= 1 for v in read), f"seed {seed}"
-    assert all(reals(n) for n in back if n.op not in CODES), f"seed {seed}"
+    assert all(has_only_floats(n) for n in back if n.op not in CODES), f"seed {seed}"
 
 
 CODES = {"input", "constant", "quantize", "dequantize", "output"}
@@ -216,7 +216,7 @@ def test_expanded_codes_are_computed_in_reals_and_keep_their_types(seed: int) ->
         s: v.type for s, v in graph.outputs.items()
     }
     assert not any(n.stages for n in after)
-    assert all(reals(n) for n in after if n.op not in CODES), f"seed {seed}"
+    assert all(has_only_floats(n) for n in after if n.op not in CODES), f"seed {seed}"
     run(after, sample_inputs(graph, seed))  # and it computes
 
 

@@ -1,4 +1,4 @@
-"""From a float graph to codes: what assign-schemes and materialize promise, on any network."""
+"""From a float graph to integers: what assign-schemes and materialize promise, on any network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quantized(
     return pipeline.quantize(graph, statistics, granularity=granularity, corrections=corrections)
 
 
-def codes(value: Value) -> QuantType | None:
+def quantized_source_type(value: Value) -> QuantType | None:
     """The map behind a real value that was dequantized."""
     return value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
 
@@ -55,7 +55,7 @@ def test_what_must_share_a_map_shares_it(seed: int) -> None:
         if not slots or reader is None or reader.node.op != "quantize" or node.op == "concat":
             continue
         result = reader.node.result.type.quant
-        found = codes(node.operands["x"])
+        found = quantized_source_type(node.operands["x"])
         assert result is not None
         assert found is None or found.has_same_mapping(result), f"seed {seed}: {node!r}"
 
@@ -84,7 +84,7 @@ def test_codes_of_constants_are_within_half_a_step() -> None:
 
 
 def steps_off(stored: Value, source: Value) -> float:
-    """The largest distance between codes and the reals they came from, in steps."""
+    """The largest distance between integers and the floats they came from, in steps."""
     kind, held, exact = stored.type.quant, stored.constant, source.constant
     assert kind is not None
     assert held is not None

@@ -31,7 +31,7 @@ def numbers(**named: float) -> str:
 
 
 def recovered(before: Graph, seed: int = 1) -> Graph:
-    """The graph afterwards: computes the same reals, and a second pass finds nothing more."""
+    """The graph afterwards: computes the same floats, and a second pass finds nothing more."""
     after = run_passes(before, [Recover()], Ledger())
     given = sample_inputs(before, seed)
     for name, was in run(before, given).items():

@@ -52,8 +52,8 @@ def test_few_weights_get_the_best_of_all_roundings_or_near_it() -> None:
         made = choose_rounding(moments[None], w[None], near[None], np.ones((1, 1)), 7)[0]
         assert (np.abs(made - w) < 1).all()
 
-        def cost(codes: Reals, w: Reals = w, x: Reals = x) -> float:
-            return float(np.square(x @ (codes - w)[0]).mean())
+        def cost(quantized: Reals, w: Reals = w, x: Reals = x) -> float:
+            return float(np.square(x @ (quantized - w)[0]).mean())
 
         choices = product(*((np.floor(v), np.floor(v) + 1) for v in w[0]))
         best += min(cost(np.array([c])) for c in choices)
@@ -100,8 +100,8 @@ def test_a_convolution_comes_nearer_than_with_nearest_weights(
             moved[at] = other[at]
             assert error(moved * scale) >= least * (1 - 1e-9), f"seed {SEED}: {at}"
         return
-    codes = made / scale
-    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-5, err_msg=f"seed {SEED}")
+    quantized = made / scale
+    np.testing.assert_allclose(quantized, np.rint(quantized), atol=1e-5, err_msg=f"seed {SEED}")
     assert (np.abs(made - w) < scale * (1 + 1e-6)).all(), f"seed {SEED}"
     assert error(made) < error(nearest * scale), f"seed {SEED}"
 

@@ -1,4 +1,4 @@
-"""Parts of codes: codes of one map, in integer form and in QDQ form."""
+"""Parts of integers: integers of one map, in integer form and in QDQ form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reals of 16 bits become float32, and such models are quantized as others are."""
+"""Floats of 16 bits become float32, and such models are quantized as others are."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_model_of_halves_is_quantized_and_runs(form: str, ends: bool, tmp_path
     assert found.dtype == real.dtype == given.dtype
     bound = 0.15 if form == "nbits" else 0.03
     assert np.abs(found.astype(np.float64) - real).max() < bound
-    codes = {t.data_type for t in onnx.load(out).graph.initializer}
-    assert HALF not in codes
+    quantized = {t.data_type for t in onnx.load(out).graph.initializer}
+    assert HALF not in quantized
 
 
 MIXED = """graph main as native {

@@ -19,7 +19,7 @@ from qir.inspect.plugins import plugins
 from qir.reference.interpreter import run
 from qir.rewrite.runner.options import parse_passes
 from qir.testing import Check, check_plugin, random_graph, require, sample_inputs
-from qir.testing.chance import EVERY, Form
+from qir.testing.random_source import EVERY, Form
 from tests.cli.command import qir as command
 from tests.plugin.installing import python
 
@@ -134,10 +134,10 @@ def test_its_profile_names_its_method_and_its_op() -> None:
         f"graph main as acme-1 {{\n  %x = input() : {kind.format(0.5)}\n"
         f"  %y = relu(%x) : {kind.format(1.0)}\n  output(y=%y)\n}}\n"
     )
-    codes = np.array([4, 8], np.uint8)  # 0.5 and 2.5: halves, which the method rounds away
-    assert list(qir.run(qir.parse(text), {"x": codes})["y"]) == [4, 6]
+    quantized = np.array([4, 8], np.uint8)  # 0.5 and 2.5: halves, which the method rounds away
+    assert list(qir.run(qir.parse(text), {"x": quantized})["y"]) == [4, 6]
     even = text.replace("acme-1", "native")
-    assert list(qir.run(qir.parse(even), {"x": codes})["y"]) == [3, 5]
+    assert list(qir.run(qir.parse(even), {"x": quantized})["y"]) == [3, 5]
 
 
 def test_the_command_line_knows_it(site: Path, tmp_path: Path) -> None:

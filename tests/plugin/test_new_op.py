@@ -88,8 +88,8 @@ def model(tmp_path: Path) -> Iterator[Path]:
 def quantized(x: Reals, kind: QuantType) -> Reals:
     """What u8 values of x mean, by the formula of ONNX."""
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
-    codes = np.clip(np.rint(x / scale) + zero, 0, 255)
-    return np.asarray((codes - zero) * scale, np.float32)
+    integers = np.clip(np.rint(x / scale) + zero, 0, 255)
+    return np.asarray((integers - zero) * scale, np.float32)
 
 
 def becomes(plan: Plan) -> dict[str, str]:

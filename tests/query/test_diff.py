@@ -14,7 +14,7 @@ from qir.ir.origin import Lineage, Origin
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.query.diff import GraphChange, GraphDifference, diff
-from qir.query.measure import measure
+from qir.query.distances import measure
 from qir.testing import EVERY, FORMS, random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 from tests.query.test_query import LOOP
@@ -131,10 +131,10 @@ def test_an_edit_is_found_and_nothing_else(edit: str) -> None:
     assert sorted(mirrored) == sorted(changes(found))
 
 
-def coded(codes: np.ndarray, kind: QuantType, how: tuple[str, ...] = ()) -> Graph:
+def coded(quantized: np.ndarray, kind: QuantType, how: tuple[str, ...] = ()) -> Graph:
     """A graph of one constant."""
     graph = Graph()
-    value = graph.constant(Array(codes, TensorType(codes.shape, kind), "w"), name="w")
+    value = graph.constant(Array(quantized, TensorType(quantized.shape, kind), "w"), name="w")
     graph.set_lineage(value, Lineage("w", how))
     graph.add("output", {"w": value})
     return graph
@@ -142,11 +142,11 @@ def coded(codes: np.ndarray, kind: QuantType, how: tuple[str, ...] = ()) -> Grap
 
 def test_moved_codes_are_counted_and_their_largest_step_told() -> None:
     kind = uniform(I8, np.float32(0.5))
-    codes = np.arange(24, dtype=np.int8).reshape(2, 3, 4)
-    other = codes.copy()
+    quantized = np.arange(24, dtype=np.int8).reshape(2, 3, 4)
+    other = quantized.copy()
     other[0, 1, 2] += 1
     other[1, 0, 0] -= 3
-    change = only(diff(coded(codes, kind), coded(other, kind)))
+    change = only(diff(coded(quantized, kind), coded(other, kind)))
     assert change.what == "codes"
     assert change.measure is not None
     assert (change.measure.differ, change.measure.elements) == (2, 24)
@@ -156,8 +156,8 @@ def test_moved_codes_are_counted_and_their_largest_step_told() -> None:
 def test_a_scale_one_ulp_off_is_told_as_one_ulp() -> None:
     scale = np.float32(0.0235)
     near = np.nextafter(scale, np.float32(1))
-    codes = np.zeros((2, 2), np.int8)
-    change = only(diff(coded(codes, uniform(I8, scale)), coded(codes, uniform(I8, near))))
+    quantized = np.zeros((2, 2), np.int8)
+    change = only(diff(coded(quantized, uniform(I8, scale)), coded(quantized, uniform(I8, near))))
     assert change.what == "scale"
     assert change.measure is not None
     assert change.measure.ulps == 1
@@ -167,8 +167,8 @@ def test_a_scale_one_ulp_off_is_told_as_one_ulp() -> None:
 def test_scales_along_an_axis_are_compared_one_by_one() -> None:
     scales = np.array([0.5, 0.25, 1.0], np.float32)
     others = scales * np.array([1, 2, 1], np.float32)
-    codes = np.zeros((3, 2), np.int8)
-    a, b = (coded(codes, uniform(I8, s, axis=0)) for s in (scales, others))
+    quantized = np.zeros((3, 2), np.int8)
+    a, b = (coded(quantized, uniform(I8, s, axis=0)) for s in (scales, others))
     change = only(diff(a, b))
     assert change.measure is not None
     assert (change.measure.differ, change.measure.relative) == (1, 1.0)
@@ -177,23 +177,23 @@ def test_scales_along_an_axis_are_compared_one_by_one() -> None:
 def test_weights_and_what_they_were_quantized_to_lie_within_half_a_step() -> None:
     weights = np.random.default_rng(5).normal(0, 1, (4, 6)).astype(np.float32)
     scales = np.abs(weights).max(1) / np.float32(127)
-    codes = np.rint(weights / scales[:, None]).astype(np.int8)
-    a, b = Graph(), coded(codes, uniform(I8, scales, axis=0), ("coded",))
+    quantized = np.rint(weights / scales[:, None]).astype(np.int8)
+    a, b = Graph(), coded(quantized, uniform(I8, scales, axis=0), ("coded",))
     a.add("output", {"w": a.constant(Array.of(weights), name="w")})
     kind, held = diff(a, b).changed[0].changes
     assert (kind.what, held.what) == ("type", "elements")
     assert held.measure is not None
-    gaps = np.abs(weights.astype(np.float64) - codes * scales[:, None].astype(np.float64))
+    gaps = np.abs(weights.astype(np.float64) - quantized * scales[:, None].astype(np.float64))
     assert held.measure.steps == (gaps / scales[:, None]).max() <= 0.5000001
     assert held.measure.largest == gaps.max()
 
 
 def test_another_layout_of_the_same_codes_is_no_difference_of_codes() -> None:
-    codes = np.random.default_rng(6).integers(-99, 99, (2, 3, 4)).astype(np.int8)
+    quantized = np.random.default_rng(6).integers(-99, 99, (2, 3, 4)).astype(np.int8)
     scales = np.array([0.5, 0.25, 0.125], np.float32)
     perm = (2, 0, 1)
-    turned = np.ascontiguousarray(codes.transpose(perm))
-    a = coded(codes, uniform(I8, scales, axis=1))
+    turned = np.ascontiguousarray(quantized.transpose(perm))
+    a = coded(quantized, uniform(I8, scales, axis=1))
     b = coded(turned, uniform(I8, scales, axis=perm.index(1)), (f"permuted{perm}",))
     assert diff(a, b).equal
     turned[0, 0, 0] += 2
@@ -355,9 +355,11 @@ def test_distances_are_those_of_numpy() -> None:
 
 
 def test_a_map_of_other_storage_is_told_and_its_reals_compared() -> None:
-    codes = np.arange(-8, 8, dtype=np.int8)
-    a = coded(codes, uniform(I8, np.float32(0.5)))
-    b = coded((codes.astype(np.int16) + 128).astype(np.uint8), uniform(U8, np.float32(0.5), 128))
+    quantized = np.arange(-8, 8, dtype=np.int8)
+    a = coded(quantized, uniform(I8, np.float32(0.5)))
+    b = coded(
+        (quantized.astype(np.int16) + 128).astype(np.uint8), uniform(U8, np.float32(0.5), 128)
+    )
     assert [(w, where) for _, w, where, _ in changes(diff(a, b))] == [("type", ""), ("zero", "")]
 
 
@@ -387,5 +389,5 @@ def test_what_is_measured_in_parts_is_measured_as_a_whole(
         with np.errstate(all="ignore"):
             whole = measure(a, b, step)
             with monkeypatch.context() as patch:
-                patch.setattr("qir.query.measure._PART_SIZE", 16)
+                patch.setattr("qir.query.distances._PART_SIZE", 16)
                 assert measure(a, b, step) == whole, f"seed {seed}, case {case}"

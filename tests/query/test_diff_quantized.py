@@ -69,7 +69,7 @@ def build(path: Path) -> dict[str, np.ndarray]:
 
 
 def compared(found: GraphDifference) -> dict[str, float]:
-    """The constants whose reals were compared, and how many steps they moved."""
+    """The constants whose floats were compared, and how many steps they moved."""
     return {
         pair.a: change.measure.steps
         for pair in found.changed
@@ -114,13 +114,13 @@ def _beside_numpy(arrays: dict[str, np.ndarray], path: Path, steps: dict[str, fl
         weights = arrays[name].astype(np.float64)
         turned = f"{name}_Transposed"  # since onnxruntime 1.32
         told = turned if f"{turned}_quantized" in held else name
-        codes, zero = held[f"{told}_quantized"], held[f"{told}_zero_point"]
+        quantized, zero = held[f"{told}_quantized"], held[f"{told}_zero_point"]
         scale = held[f"{told}_scale"].astype(np.float64)
-        if codes.shape != weights.shape:
+        if quantized.shape != weights.shape:
             weights = weights.T
         if scale.size > 1:
-            along = [-1 if size == scale.size else 1 for size in codes.shape]
-            along = along if along.count(-1) == 1 else [-1] + [1] * (codes.ndim - 1)
+            along = [-1 if size == scale.size else 1 for size in quantized.shape]
+            along = along if along.count(-1) == 1 else [-1] + [1] * (quantized.ndim - 1)
             scale, zero = scale.reshape(along), zero.reshape(along)
-        gap = np.abs(weights - (codes.astype(np.float64) - zero) * scale) / scale
+        gap = np.abs(weights - (quantized.astype(np.float64) - zero) * scale) / scale
         assert steps[name] == pytest.approx(gap.max(), rel=1e-6), name

@@ -14,10 +14,10 @@ CODES = np.arange(12, dtype=np.int8).reshape(3, 4)
 SCALES = np.array([0.5, 0.0012986378, 0.25], np.float32)
 
 
-def coded(kind: QuantType, codes: np.ndarray = CODES) -> Graph:
+def coded(kind: QuantType, quantized: np.ndarray = CODES) -> Graph:
     """A graph of one constant."""
     graph = Graph()
-    value = graph.constant(Array(codes, TensorType(codes.shape, kind), "w"), name="w")
+    value = graph.constant(Array(quantized, TensorType(quantized.shape, kind), "w"), name="w")
     graph.add("output", {"w": value})
     return graph
 
@@ -60,9 +60,9 @@ def test_one_zero_of_many_is_told_and_zeros_that_are_all_alike_are_one_number() 
 
 def test_the_first_code_that_moved_is_told_and_steps_are_whole_numbers() -> None:
     kind = QuantType(I8)
-    codes = CODES.copy()
-    codes[1, 2] += 1
-    change = only(coded(kind), coded(kind, codes))
+    quantized = CODES.copy()
+    quantized[1, 2] += 1
+    change = only(coded(kind), coded(kind, quantized))
     assert (change.a, change.b) == ("[1, 2] 6", "[1, 2] 7")
     assert change.far == "1 of 12, by up to 1 step"
     wide = [np.zeros(2, np.int32), np.array([0, 2147483000], np.int32)]
@@ -73,9 +73,11 @@ def test_the_first_code_that_moved_is_told_and_steps_are_whole_numbers() -> None
 
 
 def test_the_first_that_differs_is_in_json() -> None:
-    codes = CODES.copy()
-    codes[2, 3] -= 4
-    told = json.loads(json.dumps(diff(coded(QuantType(I8)), coded(QuantType(I8), codes)).to_json()))
+    quantized = CODES.copy()
+    quantized[2, 3] -= 4
+    told = json.loads(
+        json.dumps(diff(coded(QuantType(I8)), coded(QuantType(I8), quantized)).to_json())
+    )
     ((change,),) = (row["changes"] for row in told["changed"])
     assert change["measure"]["first"] == {"index": [2, 3], "a": "11", "b": "7"}
 

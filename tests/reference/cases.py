@@ -31,7 +31,7 @@ class Case:
 
     Operands named in `constant` are constants of the program, the others inputs. `k` is how many
     halves of a float32 ulp (2^-24 of the value) its float results may lie from those of the same
-    numbers in float64; None where it gives no floats, or its floats are codes' own.
+    numbers in float64; None where it gives no floats, or its floats are integers' own.
     """
 
     given: Mapping[str, Make]
@@ -134,8 +134,8 @@ def _text(body: str) -> str:
     return f"graph case as native {{\n{body}\n}}\n"
 
 
-def codes(body: str) -> Case:
-    """A program on codes of 2x12 reals."""
+def quantized_case(body: str) -> Case:
+    """A program on integers of 2x12 floats."""
     return Case({"x": normal(2, 12)}, k=None, text=_text(f"%x = input() : 2x12xf32\n{body}"))
 
 
@@ -286,26 +286,26 @@ CASES: dict[str, Case] = {
             "%y = mul(%x, %c) : 3x40xf32\noutput(y=%y)"
         ),
     ),
-    "quantize": codes(f"{QUANTIZED}{RAW}output(y=%r)"),
-    "dequantize": codes(f"{QUANTIZED}%y = dequantize(%q) : 2x12xf32\noutput(y=%y)"),
-    "requantize": codes(
+    "quantize": quantized_case(f"{QUANTIZED}{RAW}output(y=%r)"),
+    "dequantize": quantized_case(f"{QUANTIZED}%y = dequantize(%q) : 2x12xf32\noutput(y=%y)"),
+    "requantize": quantized_case(
         f"{QUANTIZED}%r = requantize(%q) : 2x12x!quant.uniform<i8:f32, 0.125>\noutput(y=%r)"
     ),
-    "recode": codes(f"{QUANTIZED}{RAW}output(y=%r)"),
-    "choose_qparams": codes(
+    "recode": quantized_case(f"{QUANTIZED}{RAW}output(y=%r)"),
+    "choose_qparams": quantized_case(
         '%s, %z = choose_qparams(%x) {rule = "onnx.dynamic", storage = u8} : f32, u8\n'
         "output(s=%s, z=%z)"
     ),
-    "qparams": codes(f"{QUANTIZED}%s, %z = qparams(%q) : f32, u8\noutput(s=%s, z=%z)"),
-    "fake_quantize": codes(
+    "qparams": quantized_case(f"{QUANTIZED}%s, %z = qparams(%q) : f32, u8\noutput(s=%s, z=%z)"),
+    "fake_quantize": quantized_case(
         "%y = fake_quantize(%x) inner {code : !quant.uniform<i8:f32, 0.5>} : 2x12xf32\noutput(y=%y)"
     ),
-    "matmul_integer": codes(
+    "matmul_integer": quantized_case(
         f"{QUANTIZED}{RAW}%t = transpose(%r) {{perm = (1, 0)}} : 12x2xu8\n"
         "%y = matmul_integer(%r, %t) : 2x2xi32\noutput(y=%y)"
     ),
     "conv_integer": Case({"x": small(0, 255, 1, 2, 5, 6), "w": small(0, 255, 3, 2, 2, 2)}, k=None),
-    "fused": codes(f"{QUANTIZED}%y = add(%q, %q) |> relu : {CODE}\noutput(y=%y)"),
+    "fused": quantized_case(f"{QUANTIZED}%y = add(%q, %q) |> relu : {CODE}\noutput(y=%y)"),
     "foreign": Case(
         {"x": normal(1, 4, 1)},
         k=None,

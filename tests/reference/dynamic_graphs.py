@@ -33,12 +33,12 @@ class Dynamic:
         self.graph.add("output", {f"o{i}": v for i, v in enumerate((*self.given, real))})
 
     def inputs(self) -> dict[str, NDArray[np.generic]]:
-        """Reals around zero, a constant now and then."""
+        """Floats around zero, a constant now and then."""
         x = self.numbers.normal(size=(self.rows, self.inner)) * 10.0 ** self.rng.randint(-3, 3)
         return {"x": (x if self.rng.random() < 0.9 else np.full(x.shape, 2.5)).astype(F)}
 
     def _layer(self, real: Value) -> Value:
-        """Reals to codes of chosen numbers, and on to reals again."""
+        """Floats to integers of chosen numbers, and on to floats again."""
         keep = self.rng.choice([(), (), (0,), (1,), (0, 1)])
         storage = self.rng.choice([dtype("u8"), dtype("i8")])
         blocks = (1, self.rng.randint(1, 4)) if keep == (0, 1) else ()
@@ -47,42 +47,42 @@ class Dynamic:
         numbers = self.graph.add("choose_qparams", {"x": real}, attrs)
         s, z = numbers.results
         kind = QuantType(storage, F32, None, None, chosen_granularity(keep, blocks))
-        codes = self.graph.add(
+        quantized = self.graph.add(
             "quantize",
             {"x": real, "scale": s, "zero": z},
             types=[real.type.with_element(kind)],
         ).result
         companions = (s, z)
         if not keep and self.rng.random() < 0.5:
-            codes = self._moved(codes)
+            quantized = self._moved(quantized)
         use = self.rng.choice([self._product, self._product, self._back, self._stored])
-        return use(codes, companions)
+        return use(quantized, companions)
 
-    def _moved(self, codes: Value) -> Value:
+    def _moved(self, quantized: Value) -> Value:
         """There and back, without telling anybody the numbers."""
-        turned = self.graph.add("transpose", {"x": codes}, {"perm": (1, 0)})
+        turned = self.graph.add("transpose", {"x": quantized}, {"perm": (1, 0)})
         return self.graph.add("transpose", {"x": turned.result}, {"perm": (1, 0)}).result
 
-    def _back(self, codes: Value, numbers: tuple[Value, Value]) -> Value:
-        operands = {"x": codes, "x.scale": numbers[0], "x.zero": numbers[1]}
+    def _back(self, quantized: Value, numbers: tuple[Value, Value]) -> Value:
+        operands = {"x": quantized, "x.scale": numbers[0], "x.zero": numbers[1]}
         return self.graph.add("dequantize", operands).result
 
-    def _stored(self, codes: Value, numbers: tuple[Value, Value]) -> Value:
-        """Codes of a static map, from those of a dynamic one."""
-        kind = codes.type.with_element(QuantType(U8, F32, (0.0625,), (100,)))
-        operands = {"x": codes, "x.scale": numbers[0], "x.zero": numbers[1]}
+    def _stored(self, quantized: Value, numbers: tuple[Value, Value]) -> Value:
+        """Integers of a static map, from those of a dynamic one."""
+        kind = quantized.type.with_element(QuantType(U8, F32, (0.0625,), (100,)))
+        operands = {"x": quantized, "x.scale": numbers[0], "x.zero": numbers[1]}
         made = self.graph.add("requantize", operands, types=[kind])
         self.given.append(made.result)
         return self.graph.add("dequantize", {"x": made.result}).result
 
-    def _product(self, codes: Value, numbers: tuple[Value, Value]) -> Value:
+    def _product(self, quantized: Value, numbers: tuple[Value, Value]) -> Value:
         """A product with constant weights, real or stored under a static map."""
-        inner = codes.type.shape[1]
+        inner = quantized.type.shape[1]
         assert isinstance(inner, int)
         columns = self.rng.randint(1, 6)
         weight = self._weight(inner, columns)
-        operands = {"a": codes, "b": weight, "a.scale": numbers[0], "a.zero": numbers[1]}
-        shape = (codes.type.shape[0], columns)
+        operands = {"a": quantized, "b": weight, "a.scale": numbers[0], "a.zero": numbers[1]}
+        shape = (quantized.type.shape[0], columns)
         if self.rng.random() < 0.3:
             kind = TensorType(shape, QuantType(U8, F32, (0.25,), (128,)))
             made = self.graph.add("matmul", operands, types=[kind]).result

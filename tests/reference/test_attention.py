@@ -266,9 +266,9 @@ def test_inner_slots_round_scores_and_probs() -> None:
     kept = np.where(operands["mask"], rounded.astype(np.float32).astype(np.float64), -np.inf)
     raised = np.exp(kept - kept.max(-1, keepdims=True))
     probs = raised / raised.sum(-1, keepdims=True)
-    codes = np.clip(np.rint(probs.astype(np.float32) * np.float32(256)), 0, 255) / 256
-    assert np.array_equal(made["p"], codes.astype(np.float32))
-    exact = np.einsum("bhqk,bhkd->bhqd", codes, wide["v"])
+    quantized = np.clip(np.rint(probs.astype(np.float32) * np.float32(256)), 0, 255) / 256
+    assert np.array_equal(made["p"], quantized.astype(np.float32))
+    exact = np.einsum("bhqk,bhkd->bhqd", quantized, wide["v"])
     assert_rounded_once(made["y"], exact, 8 + np.abs(exact), "y")
 
 

@@ -192,13 +192,13 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def test_a_range_of_codes_is_that_of_the_reals_they_mean() -> None:
-    codes = np.array([-70, 12, 200], np.int32)
+    quantized = np.array([-70, 12, 200], np.int32)
     graph = parse(
         "graph g as native {\n%x = input() : 3x!quant.uniform<i32:f32, 0.5>\n"
         '%s, %z = choose_qparams(%x) {rule = "onnx.dynamic", storage = u8} : f32, u8\n'
         "output(s=%s, z=%z)\n}"
     )
-    found = run(graph, {"x": codes})
+    found = run(graph, {"x": quantized})
     assert found["s"] == F(F(135) / F(255))
     assert found["z"] == np.rint(35 / (135 / 255))
 

@@ -164,9 +164,9 @@ def test_blocks_along_the_sum_are_computed_in_reals() -> None:
     x, w = rng.normal(size=(2, 10)).astype(F), rng.normal(size=(10, 3)).astype(F)
     found: dict[str, Tensor] = dict(run(program(BLOCKS, {"w": w}), {"x": x}))
     spread = [np.repeat(found[n].astype(F), 4, 1)[:, :10] for n in "sz"]
-    reals = (found["q"].astype(F) - spread[1]) * spread[0]
-    assert np.abs(reals - x).max() <= spread[0].max() / 2
-    wanted = reals.astype(np.float64) @ w.astype(np.float64)
+    floats = (found["q"].astype(F) - spread[1]) * spread[0]
+    assert np.abs(floats - x).max() <= spread[0].max() / 2
+    wanted = floats.astype(np.float64) @ w.astype(np.float64)
     assert np.abs(found["y"] - wanted).max() <= 2.0**-23 * np.abs(wanted).max()
 
 

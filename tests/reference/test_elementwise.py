@@ -171,7 +171,7 @@ def test_bfloat16_and_float8_are_rounded_once_from_float64() -> None:
     rng = np.random.default_rng(2)
     for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
         every = np.arange(1 << (8 * np.dtype(kind).itemsize)).astype(f"u{np.dtype(kind).itemsize}")
-        with np.errstate(invalid="ignore"):  # among all codes are signalling NaNs
+        with np.errstate(invalid="ignore"):  # among all integers are signalling NaNs
             values = np.sort(every.view(kind).astype(np.float64))
         values = values[np.isfinite(values)]
         x = rng.standard_normal(2000).astype(kind)

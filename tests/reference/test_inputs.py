@@ -1,4 +1,5 @@
-"""What a model is given: strings and bytes in any order as they mean, codes inside their bounds."""
+"""What a model is given: strings and bytes in any order as they mean, integers inside their
+bounds."""
 
 from __future__ import annotations
 

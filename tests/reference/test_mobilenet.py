@@ -35,7 +35,7 @@ def quantized() -> qir.Graph:
 
 @cache
 def whole() -> qir.Graph:
-    """All on codes."""
+    """All on integers."""
     return run_passes(quantized(), [FuseQdq()], qir.Ledger())
 
 

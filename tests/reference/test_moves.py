@@ -166,7 +166,7 @@ def test_sizes_that_nobody_knows_stay_named_where_nothing_is_cut() -> None:
 
 @pytest.mark.parametrize("seed", range(80))
 def test_scales_along_an_axis_go_where_their_elements_go(seed: int) -> None:
-    """The reals that moved codes mean are the moved reals."""
+    """The floats that moved integers mean are the moved floats."""
     rng = np.random.default_rng(seed)
     shape = [int(n) for n in rng.integers(2, 4, 3)]
     axis = int(rng.integers(3))
@@ -176,7 +176,7 @@ def test_scales_along_an_axis_go_where_their_elements_go(seed: int) -> None:
     if op in ("depth_to_space", "space_to_depth"):
         shape = [shape[0], 4, 2, 2]
     scales = rng.uniform(0.5, 2, shape[axis]).astype(np.float32)
-    codes = rng.integers(-9, 9, shape).astype(np.int8)
+    quantized = rng.integers(-9, 9, shape).astype(np.int8)
     graph = Graph("g")
     element = uniform(I8, scales, 0, axis=axis)
     given = {"x": graph.add("input", types=[TensorType(tuple(shape), element)]).result}
@@ -190,8 +190,8 @@ def test_scales_along_an_axis_go_where_their_elements_go(seed: int) -> None:
         return
     kind = graph.add(op, given, attrs).result.type
     spread = [-1 if i == axis else 1 for i in range(len(shape))]
-    expected = compute(op, {"x": codes * scales.reshape(spread), **extra}, _full(op, attrs))
-    moved = compute(op, {"x": codes, **extra}, _full(op, attrs))
+    expected = compute(op, {"x": quantized * scales.reshape(spread), **extra}, _full(op, attrs))
+    moved = compute(op, {"x": quantized, **extra}, _full(op, attrs))
     quant = kind.quant
     assert quant is not None
     assert quant.axis is not None

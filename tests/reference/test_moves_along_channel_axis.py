@@ -1,4 +1,4 @@
-"""Codes of a map along an axis go with the axis, whatever order it comes to stand in."""
+"""Integers of a map along an axis go with the axis, whatever order it comes to stand in."""
 
 from __future__ import annotations
 

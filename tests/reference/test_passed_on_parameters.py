@@ -35,14 +35,14 @@ def test_a_result_of_another_map_is_refused_and_written_in_reals(
     name: str, call: str, side: int
 ) -> None:
     text = TEXT.replace("PROFILE", name).replace("OP", call).replace("SIDE", str(side))
-    codes = np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4) * 9
+    quantized = np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4) * 9
     with pytest.raises(
         OpError, match=r"keeps its operand's quantization parameters.*expand-qdq writes it in QDQ"
     ):
-        run(parse(text), {"x": codes})
+        run(parse(text), {"x": quantized})
     real = run_passes(parse(text), [ExpandQdq()], Ledger())
-    found = run(real, {"x": codes})["y"]
-    wanted = codes[0, 0].astype(np.float64)
+    found = run(real, {"x": quantized})["y"]
+    wanted = quantized[0, 0].astype(np.float64)
     if call == POOL:
         wanted = np.sum([wanted[i : i + 3, j : j + 3] for i in (0, 1) for j in (0, 1)], 0) / 4
     assert np.abs(found - wanted / 2).max() <= 0.5

@@ -124,10 +124,10 @@ def test_max_pool_equals_onnxruntimes(seed: int) -> None:
     theirs[theirs == np.finfo(np.float32).min] = -np.inf  # its word for a window of padding alone
     assert np.array_equal(ours_max(case, case.x), theirs), f"seed {seed}"
     for kind in (np.int8, np.uint8):
-        codes = np.clip(case.x * 60, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind)
-        got = ours_max(case, codes)
+        quantized = np.clip(case.x * 60, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind)
+        got = ours_max(case, quantized)
         assert got.dtype == kind
-        expected = onnxruntime_runs("MaxPool", [codes], **attrs)
+        expected = onnxruntime_runs("MaxPool", [quantized], **attrs)
         assert np.array_equal(got, expected), f"seed {seed}, {kind.__name__}"
 
 

@@ -1,4 +1,5 @@
-"""What nodes state themselves, reals held to codes, numbers read off, codes of other maps."""
+"""What nodes state themselves, floats held to integers, numbers read off, integers of other
+maps."""
 
 from __future__ import annotations
 
@@ -61,15 +62,15 @@ def test_a_node_that_says_how_it_rounds_is_obeyed(mode: str) -> None:
 
 
 def test_a_requantize_that_says_how_it_rounds_is_obeyed() -> None:
-    codes = np.arange(-8, 8).astype(np.int8)
+    quantized = np.arange(-8, 8).astype(np.int8)
     body = (
         "%x = input() : 16x!quant.uniform<i8:f32, 0.25>\n"
         '%a = requantize(%x) {round = "ceil"} : 16x!quant.uniform<i8:f32, 0.5>\n'
         "%b = requantize(%x) : 16x!quant.uniform<i8:f32, 0.5>\noutput(a=%a, b=%b)"
     )
-    found = computed(body, x=codes)
-    assert np.array_equal(found["a"], np.ceil(codes / 2))
-    assert np.array_equal(found["b"], np.rint(codes / 2))
+    found = computed(body, x=quantized)
+    assert np.array_equal(found["a"], np.ceil(quantized / 2))
+    assert np.array_equal(found["b"], np.rint(quantized / 2))
 
 
 def overflowing(value: float, bits: int, bias: int, largest: float, above: float) -> float:
@@ -146,8 +147,8 @@ def test_fake_quantize_is_what_codes_can_hold() -> None:
     found = computed(body, x=x)
     assert np.array_equal(found["f"], found["d"])
     assert np.array_equal(found["off"], x)
-    codes = np.clip(np.rint(x / F(0.2)) + 7, 0, 14)
-    assert np.array_equal(found["n"], (codes - 7).astype(F) * F(0.2))
+    quantized = np.clip(np.rint(x / F(0.2)) + 7, 0, 14)
+    assert np.array_equal(found["n"], (quantized - 7).astype(F) * F(0.2))
 
 
 def test_fake_quantize_without_a_type_is_told_and_never_folded() -> None:
@@ -198,9 +199,9 @@ def test_numbers_along_an_axis_and_beside_a_type_are_read_off() -> None:
         '%l, %h = qparams(%x) {give = "range"} : 3xf32, 3xf32\n'
         "output(s=%s, z=%z, t=%t, w=%w, l=%l, h=%h)"
     )
-    codes = np.zeros((2, 3), np.uint8)
+    quantized = np.zeros((2, 3), np.uint8)
     numbers: dict[str, Tensor] = {"a": np.array(0.3, F), "b": np.array(9, np.uint8)}
-    found = computed(body, None, x=codes, y=codes, **numbers)
+    found = computed(body, None, x=quantized, y=quantized, **numbers)
     assert np.array_equal(found["s"], np.array([0.5, 0.25, 1], F))
     assert np.array_equal(found["z"], [1, 2, 3])
     assert (found["t"], found["w"]) == (numbers["a"], numbers["b"])
@@ -231,11 +232,11 @@ def test_codes_of_any_map_become_codes_of_another_by_value(quant: str) -> None:
         {"g": grid},
     )
     carrier = dtype(quant.partition(":")[0]).carrier
-    codes = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]).astype(carrier)
-    found = run(graph, {"x": codes})
-    reals = MAPS[quant](codes.astype(np.float64))
-    assert np.array_equal(found["y"], np.clip(np.rint(reals / 0.125) + 100, 0, 255))
-    assert np.array_equal(found["b"], codes)
+    quantized = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]).astype(carrier)
+    found = run(graph, {"x": quantized})
+    floats = MAPS[quant](quantized.astype(np.float64))
+    assert np.array_equal(found["y"], np.clip(np.rint(floats / 0.125) + 100, 0, 255))
+    assert np.array_equal(found["b"], quantized)
     assert np.array_equal(found["k"], found["y"])
 
 

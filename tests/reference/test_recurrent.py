@@ -250,10 +250,10 @@ def _explicit(operands: dict[str, Array], places: dict[str, QuantType], profile:
         if place not in places:
             return value
         kind = value.type.with_element(places[place])
-        codes = graph.add(
+        quantized = graph.add(
             "quantize", {"x": op("cast", value, to=dtype_of(np.zeros(1, "f4")))}, types=[kind]
         )
-        return op("cast", op("dequantize", codes.result), to=F64)
+        return op("cast", op("dequantize", quantized.result), to=F64)
 
     def part(value: Value, index: int) -> Value:
         return graph.add("split", {"x": value}, {"sizes": (hidden,) * 4, "axis": 1}).results[index]
@@ -343,14 +343,14 @@ def test_codes_are_dequantized_first_and_results_quantized_last() -> None:
     graph = _integers(f"{{c : !quant.uniform<i16:f32, 0.00048828125>, h : {CODES}}}", CODES)
     assert verify(graph) == []
     plain = _integers(f"{{c : !quant.uniform<i16:f32, 0.00048828125>, h : {CODES}}}", "f32")
-    codes = run(graph, inputs)
-    reals: dict[str, Array] = dict(run(plain, inputs))
-    for name, found in codes.items():
+    quantized = run(graph, inputs)
+    floats: dict[str, Array] = dict(run(plain, inputs))
+    for name, found in quantized.items():
         assert found.dtype == np.int8
-        scaled = np.rint(reals[name] / np.float32(0.0078125))
+        scaled = np.rint(floats[name] / np.float32(0.0078125))
         assert np.array_equal(found, np.clip(scaled, -128, 127))
     scale = np.float64(0.00048828125)
-    assert np.array_equal(np.rint(reals["c"] / scale) * scale, reals["c"])
+    assert np.array_equal(np.rint(floats["c"] / scale) * scale, floats["c"])
 
 
 @pytest.mark.parametrize("element", [CODES, "f32"])

@@ -182,12 +182,12 @@ def test_sizes_of_other_axes_are_counted_not_listed() -> None:
 
 def test_lanes_of_channels_need_channels_last() -> None:
     """Torch's kernel on channels last, asked for an image that has none."""
-    codes = uniform(dtype("u8"), np.float32(0.5), 3)
+    quantized = uniform(dtype("u8"), np.float32(0.5), 3)
     graph = Graph("one", profile="torch-2.13.fbgemm")
-    x = graph.add("input", types=[TensorType((2, 6, 8), codes)], name="x").result
+    x = graph.add("input", types=[TensorType((2, 6, 8), quantized)], name="x").result
     sizes = graph.constant(StoredArray.of(np.array([12, 16], np.int64), "sizes"))
     attrs: dict[str, Attr] = {"axes": (1, 2), "mode": "linear", "coordinates": "half_pixel"}
-    made = TensorType((2, 12, 16), codes)
+    made = TensorType((2, 12, 16), quantized)
     y = graph.add("resize", {"x": x, "sizes": sizes}, attrs, types=[made], name="y").result
     graph.add("output", {"y": y})
     with pytest.raises(

@@ -15,7 +15,7 @@ KINDS = [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, np.
 def test_a_value_beside_a_tie_goes_to_its_own_side(kind: type[np.generic]) -> None:
     size = np.dtype(kind).itemsize
     every = np.arange(1 << (8 * size)).astype(f"u{size}").view(kind)
-    with np.errstate(invalid="ignore"):  # among all codes are signalling NaNs
+    with np.errstate(invalid="ignore"):  # among all integers are signalling NaNs
         values = np.unique(every.astype(np.float64))
     values = values[np.isfinite(values)]
     low, high = values[:-1], values[1:]

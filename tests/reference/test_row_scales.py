@@ -30,5 +30,5 @@ def test_a_result_with_a_scale_a_row_is_the_sum_rounded_once(
         + " : 2x4x!quant.uniform<u8:f32:0, {1.0, 2.0}>\n  output(y=%y)\n}\n"
     )
     made = qir.run(parse(text, {"w": w, "ws": each, "b": b}), {"x": x})["y"]
-    reals = (x.astype(float) - 3) / 2 @ (w * each.astype(float)[:, None]).T + b * bias
-    assert np.array_equal(made, np.clip(np.rint(reals / [[1.0], [2.0]]), 0, 255))
+    floats = (x.astype(float) - 3) / 2 @ (w * each.astype(float)[:, None]).T + b * bias
+    assert np.array_equal(made, np.clip(np.rint(floats / [[1.0], [2.0]]), 0, 255))

@@ -217,7 +217,7 @@ def test_who_watches_may_number_rewrites_and_stop_them() -> None:
         "\n".join(f"%r{i + 1} = relu(%{f'r{i}' if i else 'x'})" for i in range(5))
         + "\noutput(y=%r5)"
     )
-    with asking(watch):
+    with asking(work, watch):
         assert once(work, RELU_TWICE) == 2
     assert told == ["test: relu-twice at r5", "test: relu-twice at r5"]
     assert ops(work) == ["relu"] * 3

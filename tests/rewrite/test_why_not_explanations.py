@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from qir.rewrite.patterns.mismatch import why_not
 from qir.rewrite.patterns.pattern import FLOW, Pattern, chain, pattern
-from qir.rewrite.patterns.why import why_not
 from tests.rewrite.graphs import GELU, LAYER_NORM, graph, residual
 from tests.rewrite.test_pattern import CHAIN, gelu, layer_norm
 

@@ -35,9 +35,9 @@ from . import (
     pooling,
     quantized,
     recurrent,
-    signed,
+    signed_data,
 )
-from .rewritten import replace_missing_ops
+from .missing_operators import replace_missing_ops
 from .symbol import Entry
 from .writer import REMEDY, STEP, OpWriter, SymbolWriter
 
@@ -102,7 +102,7 @@ def converted(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
         # Grouping is undone where MXNet has no operator: of its entries only the unverified ones
         # stay true.
         group_ledger = Ledger()
-        signed.store_signed(converted_graph, ledger)
+        signed_data.store_signed(converted_graph, ledger)
         converted_graph = run_passes(converted_graph, [Group(PROFILE)], group_ledger)
         for entry in group_ledger:
             if entry.change is Change.UNVERIFIED:

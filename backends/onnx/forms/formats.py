@@ -26,7 +26,7 @@ from qir.passes.forms.raise_integer import RaiseInteger
 from qir.passes.layout import Layout, channels_last
 from qir.passes.loops.lower_layers import LowerLayers
 from qir.reference.constants import compute_constants
-from qir.rewrite.patterns.why import nearest
+from qir.rewrite.patterns.mismatch import nearest
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.free_constants import fix_defaults, restore_defaults
 from qir.rewrite.scan_trimming import trim
@@ -93,7 +93,11 @@ def converted(
     if standard or form in ("qdq", "integer"):
         for each in graphs_with_bodies(out):
             effects.report_threads(each, ledger)
-        with nullcontext() if standard else kept_operators.keeping(kept_operators.is_float_group):
+        with (
+            nullcontext()
+            if standard
+            else kept_operators.keeping(out, kept_operators.is_float_group)
+        ):
             _open_groups(out, ledger)
     if form in ("qdq", "qoperator"):
         # Dynamic quantization is found before raw sums are raised: both start from MatMulInteger.
@@ -108,7 +112,7 @@ def converted(
             overhanging_pools.pad_windows(each, ledger)
     if form == "qoperator":
         effects.report_wide_ops(out, ledger)  # before float ops are written as quantized ones
-    with overhanging_pools.keeping_pools(ledger):
+    with overhanging_pools.keeping_pools(out, ledger):
         _convert_products(out, form, ledger, standard=standard)
     for each in graphs_with_bodies(out):
         separate_additions(each, ledger)
@@ -153,7 +157,7 @@ def _convert_products(out: Graph, form: str | None, ledger: Ledger, *, standard:
         _run_everywhere(FuseQdq(), out, ledger)
         _report_overflowing(out, ledger, biased=True)
         return
-    with _keeping(form, standard=standard):
+    with _keeping(out, form, standard=standard):
         _run_everywhere(ExpandQdq(), out, ledger)
     if form == "integer":
         if not _run_everywhere(LowerInteger(), out, ledger) and not _has_raw_sums(out):
@@ -205,17 +209,18 @@ def _is_float_product_of_bytes(node: Node) -> bool:
     return len(quants) == 2 and all(q is not None and q.storage.bits <= 8 for q in quants)
 
 
-def _keeping(form: str | None, *, standard: bool) -> AbstractContextManager[None]:
+def _keeping(graph: Graph, form: str | None, *, standard: bool) -> AbstractContextManager[None]:
     """Protects quantized operators that the form has too, or, without a form, those of the
     source file."""
     if form == "integer":
-        return kept_operators.keeping(kept_operators.feeds_raw_sums)
+        return kept_operators.keeping(graph, kept_operators.feeds_raw_sums)
     if form is not None:
         return nullcontext()
     return kept_operators.keeping(
+        graph,
         kept_operators.is_standard_quantized_operator
         if standard
-        else kept_operators.is_quantized_operator
+        else kept_operators.is_quantized_operator,
     )
 
 

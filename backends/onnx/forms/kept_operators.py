@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
@@ -14,14 +15,14 @@ from qir.rewrite.runner.filter import asking, current_filter
 _STANDARD_QLINEAR = frozenset({"QLinearConv", "QLinearMatMul"})
 
 
-def keeping(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
-    """Returns a context in which passes leave the chosen nodes unchanged."""
-    previous = current_filter()
+def keeping(graph: Graph, which: Callable[[Node], bool]) -> AbstractContextManager[None]:
+    """Returns a context in which passes leave the chosen nodes of a graph unchanged."""
+    previous = current_filter(graph)
 
     def ask(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         return not any(map(which, nodes)) and previous(step, rewrite, nodes)
 
-    return asking(ask)
+    return asking(graph, ask)
 
 
 def is_quantized_operator(node: Node) -> bool:

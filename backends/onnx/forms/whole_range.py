@@ -7,8 +7,8 @@ from dataclasses import replace
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
-from qir.profiles import profile, quantize_query
-from qir.reference.interpreter import profile_name_of
+from qir.profiles import quantize_query
+from qir.reference.interpreter import rules_of
 
 from ..writer import custom
 from ..writer.elements import QUANTIZABLE
@@ -49,7 +49,5 @@ def _has_no_function(graph: Graph, node: Node) -> bool:
     quant = node.result.type.quant
     assert quant is not None
     return bool(
-        custom.unsupported_rule_reason(
-            profile(profile_name_of(graph, node)).resolve(quantize_query(quant))
-        )
+        custom.unsupported_rule_reason(rules_of(graph, node).resolve(quantize_query(quant)))
     )

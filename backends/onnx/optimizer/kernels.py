@@ -26,7 +26,7 @@ from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
-from qir.profiles import profile
+from qir.profiles import profile_in
 from qir.rewrite.fusing import CONVOLUTIONS_1D_3D, is_fusible_activation, match_chain
 
 from .separate_additions import separate_additions
@@ -171,7 +171,7 @@ class _PredictedKernels:
     """The kernels that onnxruntime fuses of a graph, and the ops that it leaves in float."""
 
     def __init__(self, graph: Graph, profile_name: str) -> None:
-        self.profile = profile(profile_name)
+        self.profile = profile_in(graph, profile_name)
         self.grouped = graph.copy()
         try:
             # The steps by which onnxruntime sees the model: QDQ form, additions apart, then its

@@ -13,7 +13,7 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.reference.code_means import AVERAGES
+from qir.reference.integer_means import AVERAGES
 from qir.rewrite.runner.filter import asking, current_filter
 
 from ..writer.writer import STEP
@@ -36,9 +36,10 @@ def pad_windows(graph: Graph, ledger: Ledger) -> None:
         ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
-def keeping_pools(ledger: Ledger) -> AbstractContextManager[None]:
-    """Returns a context in which passes leave such pools quantized, as the ledger reports."""
-    previous, reported = current_filter(), set[str]()
+def keeping_pools(graph: Graph, ledger: Ledger) -> AbstractContextManager[None]:
+    """Returns a context in which passes leave such pools of a graph quantized, as the ledger
+    reports."""
+    previous, reported = current_filter(graph), set[str]()
 
     def ask(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         pool = next((n for n in nodes if has_overhang(n)), None)
@@ -52,7 +53,7 @@ def keeping_pools(ledger: Ledger) -> AbstractContextManager[None]:
             ledger.add(Change.EXACT, STEP, pool.name, f"{reason}, float pools do not")
         return False
 
-    return asking(ask)
+    return asking(graph, ask)
 
 
 def has_overhang(node: Node) -> bool:

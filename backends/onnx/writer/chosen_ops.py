@@ -11,7 +11,7 @@ from qir.ir.node import Node
 from qir.numerics import NAMED_RULES, Choose
 from qir.numerics.fields import level_of
 from qir.numerics.ranges import symmetric_zero
-from qir.profiles import choose_query, profile
+from qir.profiles import choose_query, profile_in
 
 from .elements import ELEMENT_TYPES
 from .writer import AttrValue, OnnxWriter
@@ -155,7 +155,7 @@ def _rule_fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
     if rule == "profile":
         name = node.profile or writer.graph.profile
         granularity = "channel" if node.attrs["keep"] else "tensor"
-        fields = profile(name).resolve(choose_query(storage, granularity)).choose
+        fields = profile_in(writer.graph, name).resolve(choose_query(storage, granularity)).choose
     elif rule in NAMED_RULES:
         fields = NAMED_RULES[rule]
     else:

@@ -23,7 +23,6 @@ from ..forms import qcdq
 from ..opset import check, element_types
 from ..optimizer import barriers, moved_values
 from . import (
-    annotated,
     attention_ops,
     contrib_ops,
     control,
@@ -33,6 +32,7 @@ from . import (
     integer_ops,
     plugin_ops,
     provenance,
+    quantization_annotation,
 )
 from .elements import element_bytes, first_opset, ir_version, type_proto
 from .writer import MICROSOFT, STEP, OnnxWriter, OpToWrite
@@ -463,6 +463,6 @@ def _model(writer: OnnxWriter) -> onnx.ModelProto:
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
-    annotated.annotate(writer, model.graph, _outputs_in_order(graph))
+    quantization_annotation.annotate(writer, model.graph, _outputs_in_order(graph))
     model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
     return model

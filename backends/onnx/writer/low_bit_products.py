@@ -43,7 +43,7 @@ _KERNEL_FAILS = (
 def open_failing_groups(graph: Graph, ledger: Ledger) -> None:
     """Opens groups whose kernel fails in each run, also those in bodies."""
     for each in graphs_with_bodies(graph):
-        with kept_operators.keeping(lambda node: not _always_fails(node)):
+        with kept_operators.keeping(each, lambda node: not _always_fails(node)):
             names = [n.name for n in each if _always_fails(n)]
             OpenGroups(KERNEL).run(each, ledger)
         for name in names:

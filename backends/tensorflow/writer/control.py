@@ -11,7 +11,7 @@ import numpy as np
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 
-from .nodes import GraphNodes, shape_attr, type_attr
+from .nodes import GraphNodes, refusal, shape_attr, type_attr
 from .wire import Attr, TypeAttr
 
 PARALLEL_ITERATIONS = 10
@@ -76,7 +76,10 @@ def loop(w: GraphNodes, graph: Graph, n: Node, write: Body) -> list[str]:
     start_condition = w.add(
         "Reshape", (start_condition, w.int_constant([])), n.name, T=TypeAttr("bool")
     )
-    parts = [StackedResult(w, frame, v) for v in list(body.outputs.values())[1 + len(carried) :]]
+    stacked = list(body.outputs.values())[1 + len(carried) :]
+    if any(value.type.quant for value in stacked):
+        raise refusal(n, "TensorFlow stacks no quantized values; dequantize them inside the loop")
+    parts = [StackedResult(w, frame, value) for value in stacked]
     starts = [w.tensor(value) for value in carried]
     entered = [
         enter(w, frame, w.tensor(value), type_attr(value), fixed=True) for value in outer_values

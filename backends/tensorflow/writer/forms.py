@@ -14,10 +14,10 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.layout import Layout
 from qir.passes.loops.lower_layers import LowerLayers
 
-from . import padded
+from . import fused_padding
+from .fake_quantize import is_simulated
 from .kernels import PROFILE, pool_attributes
 from .nodes import has_inexact_range, range_from_type
-from .simulated import is_simulated
 
 STEP = "tensorflow writer"
 _REGROUPING_OPS = frozenset({"flatten", "squeeze", "unsqueeze"})
@@ -40,7 +40,7 @@ def converted(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
         _clips_to_relus(out)
     if kernels:
         # Pads are fused before the layout changes, while they are next to their convolution.
-        padded.fuse_pads(out)
+        fused_padding.fuse_pads(out)
     LowerLayers().run(out, ledger)  # TensorFlow has recurrent layers for GPUs alone
     Layout(to="nhwc").run(out, ledger)
     if kernels and any(v.type.quant for v in out.values.values()):

@@ -22,8 +22,8 @@ from . import (
     reductions,
     wire,
 )
+from .fake_quantize import is_simulated
 from .nodes import GraphNodes, node_name, refusal, shape_attr, type_attr
-from .simulated import is_simulated
 
 FLOAT: Mapping[str, moves.Write] = {
     **elementwise.OPS,
@@ -44,7 +44,8 @@ class WrittenGraph:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     values: Mapping[str, str]
-    """The tensor of each value on which an output depends."""
+    """The tensor of each value of the graph itself on which an output depends; TensorFlow fetches
+    none from within a loop."""
     types: Mapping[str, tuple[str, tuple[int, ...]]]
     """The element type and the shape of each input and output, by its tensor."""
 
@@ -70,8 +71,9 @@ def to_graphdef(graph: Graph) -> WrittenGraph:
         outputs[name] = w.add_named("Identity", name, (w.tensor(value),), T=type_attr(value))
     # Unread nodes would be outputs, as readers take every tensor without a consumer for one.
     needed = w.reachable_nodes([*inputs.values(), *outputs.values()])
-    computed = {v.name: at for v, at in w.tensors.items() if at and v.constant is None}
-    values = {name: at for name, at in computed.items() if node_name(at) in needed}
+    own_values = graph.values.items()
+    computed = {name: w.tensors.get(v, "") for name, v in own_values if v.constant is None}
+    values = {name: at for name, at in computed.items() if at and node_name(at) in needed}
     ends = [(inputs[value.name], value) for value in graph.inputs]
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (type_attr(value).name, shape_attr(value).sizes) for place, value in ends}

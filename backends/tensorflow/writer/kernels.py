@@ -12,7 +12,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType
 from qir.profiles import dequantize_by_profile, profile
 
-from . import simulated
+from . import fake_quantize
 from .layers import constant_weights, padding, tensorflow_filters
 from .moves import reshape
 from .nodes import F32, PROFILE, GraphNodes, refusal, type_attr
@@ -77,11 +77,11 @@ def _dequantize(w: GraphNodes, n: Node) -> str:
         return w.constant(
             dequantize_by_profile(profile_of_node, x.constant.data, x.type.quant), "float", n.name
         )
-    source, quant = simulated.quantized_source(n.result), x.type.quant
+    source, quant = fake_quantize.quantized_source(n.result), x.type.quant
     if w.simulates and source is not None and quant is not None:
-        if simulated.is_filter(n.result):
+        if fake_quantize.is_filter(n.result):
             return ""  # written with its convolution
-        return simulated.write(w, n, w.tensor(source), quant, quant.axis, x.type.rank)
+        return fake_quantize.write(w, n, w.tensor(source), quant, quant.axis, x.type.rank)
     inputs = (w.tensor(x), *w.range_constants(supported_type(n, x), n.name))
     return w.add(
         "Dequantize", inputs, n.name, T=type_attr(x), mode="SCALED", dtype=TypeAttr("float")

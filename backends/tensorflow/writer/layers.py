@@ -11,7 +11,7 @@ import numpy as np
 from qir.ir.node import Node, Value
 from qir.profiles import dequantize_by_profile, profile
 
-from . import simulated
+from . import fake_quantize
 from .elementwise import binary, number, scalar, unary
 from .moves import transposed
 from .nodes import PROFILE, GraphNodes, refusal, type_attr
@@ -117,7 +117,7 @@ def constant_weights(n: Node, value: Value) -> np.ndarray:
     x = value.node.operands.get("x") if value.node.op == "dequantize" else None
     if x is not None and x.constant is not None and x.type.quant is not None:
         return dequantize_by_profile(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
-    value = simulated.quantized_source(value) or value
+    value = fake_quantize.quantized_source(value) or value
     if value.constant is None:
         raise refusal(n, "TensorFlow's filters are written as constants, these are computed")
     return np.asarray(value.constant.data)
@@ -126,7 +126,7 @@ def constant_weights(n: Node, value: Value) -> np.ndarray:
 def filter_constant(w: GraphNodes, n: Node, value: Value, data: np.ndarray) -> str:
     """Adds constant filters, with the FakeQuant op of their type if there is one."""
     constant = w.constant(data, type_attr(value).name, value.name)
-    if simulated.quantized_source(value) is None:
+    if fake_quantize.quantized_source(value) is None:
         return constant
     quant = value.node.operands["x"].type.quant
     assert quant is not None
@@ -135,7 +135,7 @@ def filter_constant(w: GraphNodes, n: Node, value: Value, data: np.ndarray) -> s
     # The scales' axis of results is the last one in TensorFlow's order of axes.
     has_channel_scales = quant.axis == 0 and value.type.shape[0] == data.shape[-1]
     axis = data.ndim - 1 if has_channel_scales else None
-    return simulated.write(w, value.node, constant, quant, axis, data.ndim)
+    return fake_quantize.write(w, value.node, constant, quant, axis, data.ndim)
 
 
 def _conv2d(w: GraphNodes, n: Node) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from qir.profiles.methods import PluginMethod
 
-from . import curves, dynamic, elements, fixed, lstm, sums_and_means, vectors
+from . import curves, dynamic, elements, fixed_point, lstm, sums_and_means, vectors
 
 METHODS: Mapping[str, PluginMethod] = {
     **curves.METHODS,
     **dynamic.METHODS,
     **elements.METHODS,
-    **fixed.METHODS,
+    **fixed_point.METHODS,
     **lstm.METHODS,
     **sums_and_means.METHODS,
     **vectors.METHODS,

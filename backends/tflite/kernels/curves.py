@@ -19,7 +19,7 @@ from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import Integers, float32, require_per_tensor, saturate
 
-from .fixed import SHORT
+from .fixed_point import SHORT
 
 Whole = NDArray[np.int64]
 Real64 = NDArray[np.float64]

@@ -31,7 +31,7 @@ from qir.reference.method import (
 from qir.reference.products import ProductKernel, integer_product
 from qir.reference.table import compute
 
-from .fixed import LONG, bit_length, reciprocal, shift_right_rounding
+from .fixed_point import LONG, bit_length, reciprocal, shift_right_rounding
 
 Whole = NDArray[np.int64]
 _AWAY = ROUNDINGS["away"]

@@ -22,7 +22,7 @@ from qir.profiles.methods import PluginMethod
 from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import Integers, MethodCall, float32
 
-from .fixed import SHORT, shift_right_rounding
+from .fixed_point import SHORT, shift_right_rounding
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Integers]

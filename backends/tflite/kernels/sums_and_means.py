@@ -21,8 +21,8 @@ from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS, Floats
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.code_means import AVERAGES, sum_quantized
 from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
+from qir.reference.integer_means import AVERAGES, sum_quantized
 from qir.reference.resize import resized
 from qir.reference.windows import restore_layout
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType, TensorType
-from qir.profiles import profile, query_for_node
+from qir.profiles import profile_in, query_for_node
 from qir.reference.interpreter import run
 
 Integers = NDArray[np.generic]
@@ -87,7 +87,7 @@ def _is_order_independent_sum(kernel: ReorderedKernel, wrap: Callable[[Graph], o
     # `wrap` groups the graph as the runtime would, so the node found names the kernel's method.
     wrap(graph)
     (node,) = (n for n in graph if kernel.node.op in (n.op, *(s.op for s in n.stages)))
-    method = profile(graph.profile).resolve(query_for_node(node)).method
+    method = profile_in(graph, graph.profile).resolve(query_for_node(node)).method
     return len(shapes) == 1 and method is not None and method.name == "shifted_sum"
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.code_means import ALL_MEANS
+from qir.reference.integer_means import ALL_MEANS
 from qir.reference.means import divisors, mean_of_steps, run_in_operand_type
 from qir.reference.method import (
     Integers,

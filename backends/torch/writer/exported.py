@@ -20,10 +20,10 @@ from qir.atomic import replacing
 from qir.errors import InputError, Refused
 from qir.ir import dims
 from qir.ir.call_signature import CallSignature
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.types import TensorType
 
-from .called import called as called_as
+from .call_signature import called as called_as
 from .elements import kind
 from .program import FxProgram
 

@@ -12,7 +12,7 @@ from qir.ir.node import Value
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from .body import BodyBuilder, add_group, named_operands
+from .group_bodies import BodyBuilder, add_group, named_operands
 from .names import OPERANDS
 from .operators import add_embeddings, keep_unless_float_values, sequence_lengths
 from .quantized import quantized_operand

@@ -21,7 +21,7 @@ from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
 from ..recurrent_ops import keep_unless_one_float_type
 from .attention import axis_length
-from .body import BodyBuilder, add_group, named_operands
+from .group_bodies import BodyBuilder, add_group, named_operands
 
 
 def _grouped(reader: OnnxReader, op: OnnxOp) -> None:

@@ -16,7 +16,7 @@ from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
 from ..recurrent_ops import keep_unless_one_float_type
 from .attention import AttentionHeads, axis_length, scaled_dot_product
-from .body import BodyBuilder, add_group, named_operands
+from .group_bodies import BodyBuilder, add_group, named_operands
 
 _FLOAT_PLACES = (0, 1, 2, 3, 5, 6, 7)
 _SLOTS = ("query", "key", "value")

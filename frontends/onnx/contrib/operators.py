@@ -14,7 +14,7 @@ from ..float_ops import conv_attrs
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
 from ..windows import check_window_fits, explicit_pads
-from .body import BodyBuilder, add_group, named_operands
+from .group_bodies import BodyBuilder, add_group, named_operands
 
 
 def keep_unless_float_values(op: OnnxOp, values: Sequence[Value]) -> None:

@@ -15,7 +15,7 @@ from qir.ir.types import Array, Granularity, QuantType, TensorType
 from .. import dynamic_ops
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from .body import BodyBuilder, add_group, named_operands
+from .group_bodies import BodyBuilder, add_group, named_operands
 from .names import OPERANDS
 from .packing import BNB4_TABLES, BlockPacking, unpack_integers, unpack_rows
 

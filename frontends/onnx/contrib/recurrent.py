@@ -15,7 +15,7 @@ from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
 from ..recurrent_ops import ACTIVATION_NAMES
-from .body import BodyBuilder, add_group
+from .group_bodies import BodyBuilder, add_group
 from .names import OPERANDS
 from .quantized import quantize_by_own_range
 

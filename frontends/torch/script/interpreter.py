@@ -17,9 +17,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from qir.errors import InputError
 
-from ..attempts import DATA_DEPENDENT_CONTROL_FLOW
+from ..export_errors import DATA_DEPENDENT_CONTROL_FLOW
 from . import quantized, quantized_tensors
-from .answers import ANSWERS
 from .builder import ScriptBuilder, is_tensor
 from .cells import CELLS
 from .quantized_tensors import (
@@ -28,6 +27,7 @@ from .quantized_tensors import (
     QuantizedCall,
     QuantizedTensor,
 )
+from .read_time_operators import ANSWERS
 from .scalars import (
     COMPARISONS,
     DTYPES,

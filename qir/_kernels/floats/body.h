@@ -360,17 +360,18 @@ QIR_NEAR_BODY(mish, mish(v))
 QIR_NEAR_BODY(gelu_tanh, v *gate(2 * (0.7978845608028654 * (v + 0.044715 * v * v * v))))
 #undef QIR_NEAR_BODY
 
-/* v * min(max(v / 6 + 0.5, 0), 1), of which v / 6 is a product whose error is taken away. */
+/* x * min(max(x / 6 + 0.5, 0), 1): between -3 and 3 it is x * (x + 3) / 6, and the errors of the
+ * sum, the product and the factor are added back. */
 QIR_INLINE_BODY void hard_swish(const float *restrict x, float *restrict y, size_t n) {
-  float inside[STAGE];
+  const float sixth = 1.0f / 6, rest = -0x1.555556p-28f; /* 1 / 6 in two parts */
+  float above[STAGE], kept[STAGE]; /* bounds one by one, which are one instruction each */
+  for (size_t i = 0; i < n; ++i) above[i] = x[i] > -3 ? x[i] : -3;
+  for (size_t i = 0; i < n; ++i) kept[i] = above[i] < 3 ? above[i] : 3;
   for (size_t i = 0; i < n; ++i) {
-    const float above = x[i] > -3 ? x[i] : -3;
-    inside[i] = above < 3 ? above : 3;
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const double v = (double)inside[i], near = v * (1.0 / 6);
-    const double gate = fma(fma(-6.0, near, v), 1.0 / 6, near) + 0.5;
-    const float made = (float)((double)x[i] * gate);
+    const float v = kept[i], sum = v + 3, product = v * sum;
+    const float lost = fmaf(v, v - (sum - 3), fmaf(v, sum, -product));
+    const float inside = fmaf(product, sixth, fmaf(product, rest, lost * sixth));
+    const float upper = x[i] < 3 ? inside : x[i], made = x[i] > -3 ? upper : x[i] * 0.0f;
     y[i] = made != made ? NAN : made; /* of one sign everywhere */
   }
 }

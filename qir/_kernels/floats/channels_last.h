@@ -35,6 +35,14 @@ struct qir_last_conv {
 int qir_last_conv_make(uint32_t isa, const struct qir_last_conv *how, struct qir_step *step);
 /* One input channel a group, and one output channel; no more than QIR_SGEMM_DEPTH taps. */
 int qir_last_depthwise_make(uint32_t isa, const struct qir_last_conv *how, struct qir_step *step);
+/*
+ * A depthwise convolution and the convolutions before and after it, of which at least one is there:
+ * each reads what the one before writes. `after` is of one tap. What is between has no buffer.
+ */
+struct qir_last_chain {
+  const struct qir_last_conv *before, *middle, *after; /* the first and the last may be NULL */
+};
+int qir_last_chain_make(uint32_t isa, const struct qir_last_chain *how, struct qir_step *step);
 /* y[n, c] = the mean over the pixels of x[n, pixels, c] */
 int qir_last_mean_make(uint32_t isa, size_t n, size_t pixels, size_t c, int x, int y,
                        struct qir_step *step);

@@ -61,9 +61,11 @@ void qir_lines_scalar(const struct qir_lines *how, float *y) {
           const size_t row = oy * s->sh + t / s->kw * s->dh - s->pt; /* wraps below 0 */
           const size_t column = ox * s->sw + t % s->kw * s->dw - s->pl;
           const int inside = row < s->h && column < s->w;
-          const float x = inside ? how->x[(row * s->w + column) * s->c + c] : 0;
+          const float x =
+              inside ? how->x[(qir_line_place(how, row) * s->w + column) * s->c + c] : 0;
           sum = fmaf(how->weight[t * how->wide + c], x, sum);
         }
-        y[(oy * s->ow + ox) * s->c + c] = qir_bound(sum + how->bias[c], &how->bounds);
+        y[((oy - how->first) * s->ow + ox) * s->c + c] =
+            qir_bound(sum + how->bias[c], &how->bounds);
       }
 }

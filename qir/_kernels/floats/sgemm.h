@@ -68,14 +68,22 @@ struct qir_plane {
 
 /*
  * Lines of a depthwise convolution of an image channels last: the channels from .. to of `count`
- * lines from `first` on. Weights are one row of `wide` channels a tap.
+ * lines from `first` on. Weights are one row of `wide` channels a tap. Of the image, x holds the
+ * last lines that were written, line l in place l % ring; `base` is the multiple of `ring` at or
+ * below the first line that is seen.
  */
 struct qir_lines {
   const struct qir_conv_shape *s;
   const float *x, *weight, *bias; /* one bias a channel, -0 if there is none */
   size_t wide, first, count, from, to;
+  size_t ring, base;
   struct qir_bounds bounds;
 };
+
+static inline size_t qir_line_place(const struct qir_lines *how, size_t line) {
+  const size_t place = line - how->base;
+  return place < how->ring ? place : place - how->ring;
+}
 
 struct qir_sgemm_kernel {
   const char *name;
@@ -84,7 +92,7 @@ struct qir_sgemm_kernel {
   /* Writes `depth` rows of `width` floats, and up to QIR_SGEMM_SLOP more. */
   void (*unfold)(const struct qir_unfold *how, float *panel);
   void (*plane)(const struct qir_plane *how, float *y);
-  void (*lines)(const struct qir_lines *how, float *y); /* y is the whole image */
+  void (*lines)(const struct qir_lines *how, float *y); /* y is the first of the lines */
   size_t nr, width; /* floats of a vector, and of a whole panel */
 };
 

@@ -16,6 +16,49 @@ enum { LINE = 16 /* floats */ };
 
 #define UNROLL _Pragma("GCC unroll 16")
 
+/* What follows the sums of a tile. */
+static inline __attribute__((always_inline)) void store_any(const struct qir_sgemm_block *b,
+                                                            size_t i, int m, int v,
+                                                            VEC (*acc)[VECS]) {
+  const VEC low = SET1(b->bounds.low), high = SET1(b->bounds.high);
+  UNROLL for (int r = 0; r < m; ++r) {
+    float *y = b->y + (i + (size_t)r) * b->y_row;
+    UNROLL for (int j = 0; j < v; ++j) {
+      if (b->columns <= (size_t)j * NR) break;
+      const size_t left = b->columns - (size_t)j * NR;
+      VEC sum = acc[r][j];
+      if (!b->first) sum = ADD(LOAD_FIRST(y + j * NR, left), sum);
+      if (b->last) {
+        if (b->row_bias) sum = ADD(sum, SET1(b->row_bias[i + (size_t)r]));
+        if (b->column_bias) sum = ADD(sum, LOAD_FIRST(b->column_bias + j * NR, left));
+        if (b->added) sum = ADD(sum, LOAD_FIRST(b->added + (y - b->y) + j * NR, left));
+        if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+      }
+      STORE_FIRST(y + j * NR, left, sum);
+    }
+  }
+}
+
+/* The same for sums that are complete, of a panel that is full: short sums are soon done. */
+static inline __attribute__((always_inline)) void store_whole(const struct qir_sgemm_block *b,
+                                                              size_t i, int m, int v,
+                                                              VEC (*acc)[VECS]) {
+  const VEC low = SET1(b->bounds.low), high = SET1(b->bounds.high);
+  const float *added = b->added;
+  VEC bias[VECS];
+  UNROLL for (int j = 0; j < v; ++j) bias[j] =
+      b->column_bias ? LOAD(b->column_bias + j * NR) : SET1(-0.0f); /* which changes no sum */
+  UNROLL for (int r = 0; r < m; ++r) {
+    const size_t at = (i + (size_t)r) * b->y_row;
+    UNROLL for (int j = 0; j < v; ++j) {
+      VEC sum = ADD(acc[r][j], bias[j]);
+      if (added) sum = ADD(sum, LOAD(added + at + j * NR));
+      if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+      STORE(b->y + at + j * NR, sum);
+    }
+  }
+}
+
 static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_block *b, size_t i,
                                                        int m, int v, int listed) {
   VEC acc[8][VECS];
@@ -35,23 +78,10 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
       UNROLL for (int j = 0; j < v; ++j) acc[r][j] = FMA(left, right[j], acc[r][j]);
     }
   }
-  const VEC low = SET1(b->bounds.low), high = SET1(b->bounds.high);
-  UNROLL for (int r = 0; r < m; ++r) {
-    float *y = b->y + (i + (size_t)r) * b->y_row;
-    UNROLL for (int j = 0; j < v; ++j) {
-      if (b->columns <= (size_t)j * NR) break;
-      const size_t left = b->columns - (size_t)j * NR;
-      VEC sum = acc[r][j];
-      if (!b->first) sum = ADD(LOAD_FIRST(y + j * NR, left), sum);
-      if (b->last) {
-        if (b->row_bias) sum = ADD(sum, SET1(b->row_bias[i + (size_t)r]));
-        if (b->column_bias) sum = ADD(sum, LOAD_FIRST(b->column_bias + j * NR, left));
-        if (b->added) sum = ADD(sum, LOAD_FIRST(b->added + (y - b->y) + j * NR, left));
-        if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
-      }
-      STORE_FIRST(y + j * NR, left, sum);
-    }
-  }
+  if (b->first && b->last && !b->row_bias && b->columns == (size_t)(NR * v))
+    store_whole(b, i, m, v, acc);
+  else
+    store_any(b, i, m, v, acc);
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
@@ -273,151 +303,4 @@ BODY void strip(const struct qir_plane *how, float *y, size_t ox, int v, int str
       plane_2(how, y);                                                                 \
     else                                                                               \
       plane_any(how, y);                                                               \
-  }
-
-/* ---- depthwise, channels last ---- */
-
-static const float nothing[NR];
-
-/*
- * `n` pixels of a line from ox on, of the channels from `at` on; `inner` if all columns that they
- * see are inside. The weights of a square window of a size that is known are in registers.
- */
-BODY void run_of(const struct qir_lines *how, float *y, size_t at, const VEC *held, size_t oy,
-                 size_t ox, int n, int inner, int window) {
-  const struct qir_conv_shape *s = how->s;
-  const size_t c = s->c, step = s->sw * c, lanes = how->to - at;
-  const int tall = window ? window : (int)s->kh, across = window ? window : (int)s->kw;
-  const size_t dh = window ? 1 : s->dh, dw = window ? 1 : s->dw;
-  const ptrdiff_t left = (ptrdiff_t)(ox * s->sw) - (ptrdiff_t)s->pl;
-  const MASK mask = LANES(0, lanes < NR ? lanes : NR);
-  const float *weight = how->weight + at;
-  VEC acc[8];
-  UNROLL for (int r = 0; r < n; ++r) acc[r] = ZERO();
-  UNROLL for (int ky = 0; ky < tall; ++ky) {
-    const size_t down = oy * s->sh + (size_t)ky * dh;
-    const int outside = down < s->pt || down - s->pt >= s->h;
-    const float *line = how->x + (outside ? 0 : (down - s->pt) * s->w * c) + at;
-    UNROLL for (int kx = 0; kx < across; ++kx) {
-      const VEC by = window ? held[ky * window + kx] : LOAD(weight);
-      const ptrdiff_t column = left + (ptrdiff_t)((size_t)kx * dw);
-      const float *seen = line + column * (ptrdiff_t)c;
-      weight += how->wide;
-      if (outside) {
-        UNROLL for (int r = 0; r < n; ++r) acc[r] = FMA(by, ZERO(), acc[r]);
-        continue;
-      }
-      UNROLL for (int r = 0; r < n; ++r) {
-        const size_t x = (size_t)(column + r * (ptrdiff_t)s->sw);
-        acc[r] = FMA(by, LOAD_LANES(inner || x < s->w ? seen + (size_t)r * step : nothing, mask),
-                     acc[r]);
-      }
-    }
-  }
-  const VEC low = SET1(how->bounds.low), high = SET1(how->bounds.high);
-  const VEC bias = LOAD(how->bias + at);
-  float *to = y + (oy * s->ow + ox) * c + at;
-  UNROLL for (int r = 0; r < n; ++r) {
-    VEC sum = ADD(acc[r], bias);
-    if (how->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
-    STORE_FIRST(to + (size_t)r * c, lanes, sum);
-  }
-}
-
-BODY void some_of(const struct qir_lines *how, float *y, size_t at, const VEC *held, size_t oy,
-                  size_t ox, int n, int window) {
-  const struct qir_conv_shape *s = how->s;
-  const size_t last = (ox + (size_t)n - 1) * s->sw + (s->kw - 1) * s->dw;
-  if (ox * s->sw >= s->pl && last < s->w + s->pl)
-    run_of(how, y, at, held, oy, ox, n, 1, window);
-  else
-    run_of(how, y, at, held, oy, ox, n, 0, window);
-}
-
-BODY void weights_of(const struct qir_lines *how, size_t at, int window, VEC *held) {
-  UNROLL for (int t = 0; t < window * window; ++t) held[t] =
-      LOAD(how->weight + (size_t)t * how->wide + at);
-}
-
-/* A vector of channels of all lines. The last pixels of a line may be done again. */
-BODY void channels_of(const struct qir_lines *how, float *y, size_t at, int window) {
-  const size_t ow = how->s->ow;
-  VEC held[LARGEST_WINDOW * LARGEST_WINDOW];
-  weights_of(how, at, window, held);
-  for (size_t oy = how->first; oy < how->first + how->count; ++oy) {
-    size_t ox = 0;
-    for (; ox + 8 <= ow; ox += 8) some_of(how, y, at, held, oy, ox, 8, window);
-    for (; ox + 4 <= ow; ox += 4) some_of(how, y, at, held, oy, ox, 4, window);
-    if (ox < ow && ow >= 4)
-      some_of(how, y, at, held, oy, ow - 4, 4, window);
-    else
-      for (; ox < ow; ++ox) some_of(how, y, at, held, oy, ox, 1, window);
-  }
-}
-
-/* All channels of `n` pixels of a line. */
-BODY void pixels_of(const struct qir_lines *how, float *y, size_t oy, size_t ox, int n,
-                    int window) {
-  for (size_t at = how->from; at < how->to; at += NR) {
-    VEC held[LARGEST_WINDOW * LARGEST_WINDOW];
-    weights_of(how, at, window, held);
-    some_of(how, y, at, held, oy, ox, n, window);
-  }
-}
-
-/* Asks for what the next line sees, and no line before it, of `n` pixels from ox on. */
-BODY void fetch_next(const struct qir_lines *how, size_t oy, size_t ox, size_t n) {
-  const struct qir_conv_shape *s = how->s;
-  const size_t column = ox * s->sw, width = n * s->sw;
-  if (column + width > s->w) return;
-  for (size_t i = 1; i <= s->sh; ++i) {
-    const size_t down = oy * s->sh + (s->kh - 1) * s->dh + i - s->pt;
-    if (down >= s->h) continue; /* of what is above the image, too */
-    const char *line = (const char *)(how->x + (down * s->w + column) * s->c);
-    for (size_t at = 0; at < width * s->c * sizeof(float); at += 64) __builtin_prefetch(line + at);
-  }
-}
-
-/*
- * The same for images that no near cache holds, whose numbers come in the order in which they lie.
- * Weights are read again for some pixels each.
- */
-BODY void lines_of(const struct qir_lines *how, float *y, int window) {
-  const size_t ow = how->s->ow;
-  for (size_t oy = how->first; oy < how->first + how->count; ++oy) {
-    size_t ox = 0;
-    for (; ox + 8 <= ow; ox += 8) {
-      fetch_next(how, oy, ox, 8);
-      pixels_of(how, y, oy, ox, 8, window);
-    }
-    for (; ox + 4 <= ow; ox += 4) pixels_of(how, y, oy, ox, 4, window);
-    if (ox < ow && ow >= 4)
-      pixels_of(how, y, oy, ow - 4, 4, window);
-    else
-      for (; ox < ow; ++ox) pixels_of(how, y, oy, ox, 1, window);
-  }
-}
-
-enum { NEAR = 256 /* pixels of an image in a near cache, for all channels that networks have */ };
-
-#define LINES_OF(name, window)                                                             \
-  static void lines_##name(const struct qir_lines *how, float *y) {                        \
-    if (how->s->h * how->s->w > NEAR)                                                      \
-      lines_of(how, y, window);                                                            \
-    else                                                                                   \
-      for (size_t at = how->from; at < how->to; at += NR) channels_of(how, y, at, window); \
-  }
-#define LINES                                                     \
-  LINES_OF(3, 3)                                                  \
-  LINES_OF(5, 5)                                                  \
-  LINES_OF(any, 0)                                                \
-  static void any_lines(const struct qir_lines *how, float *y) {  \
-    const struct qir_conv_shape *s = how->s;                      \
-    const int close = s->kh == s->kw && s->dh == 1 && s->dw == 1; \
-    if (close && s->kw == 3)                                      \
-      lines_3(how, y);                                            \
-    else if (close && s->kw == 5)                                 \
-      lines_5(how, y);                                            \
-    else                                                          \
-      lines_any(how, y);                                          \
   }

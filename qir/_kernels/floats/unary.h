@@ -4,8 +4,9 @@
 /*
  * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
  * of them make. tanh and gelu are within 2^-28, so a result may be one unit of the last place of
- * f32 from the C library's; erf is computed in f32 within one unit; sigmoid and silu are computed
- * in f32 with the errors of their sums and quotients added back: within one unit, rarely two.
+ * f32 from the C library's; erf is computed in f32 within one unit; sigmoid, silu and hard_swish
+ * are computed in f32 with the errors of their sums and products added back: within one unit,
+ * rarely two.
  *
  * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
  */

@@ -34,6 +34,8 @@ static inline __attribute__((always_inline)) __m256 even(__m256 low, __m256 high
 }
 
 #include "tiles.h"
+/* after what it uses */
+#include "lines.h"
 
 TILES(1, 6, 4, 2)
 TILES(2, 6, 4, 2)

@@ -29,6 +29,8 @@ static inline __attribute__((always_inline)) __m512i even(void) {
 }
 
 #include "tiles.h"
+/* after what it uses */
+#include "lines.h"
 
 TILES(1, 8, 4, 2)
 TILES(2, 8, 4, 2)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from string import Template
 
 from qir.cli.templates import frontend, observer, op, rewriting, target
-from qir.cli.templates.shared import SHARED
+from qir.cli.templates.common_files import SHARED
 
 KINDS: Mapping[str, Mapping[str, str]] = {
     "pass": rewriting.FILES,

@@ -12,7 +12,7 @@ from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ir.ops.plugin import ops_with
 from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
-from qir.ir.verify.following import Compute
+from qir.ir.verify.agreement import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.parameters import (
     axes,
     codes_in_bounds,
@@ -20,9 +20,9 @@ from qir.ir.verify.parameters import (
     positive_scale,
     zero_in_bounds,
 )
+from qir.ir.verify.producers import Compute
 from qir.ir.verify.products import overflow, static_weights, summed_axis
 from qir.ir.verify.rule import Find, Finding, Look, NodeContext, Severity, VerifierRule
-from qir.ir.verify.sharing import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.step import SLOTS
 from qir.ir.verify.structure import (
     bodies,

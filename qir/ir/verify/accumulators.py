@@ -18,10 +18,10 @@ from qir.ir import dims
 from qir.ir.ops import Call
 from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.ir.types import Array, Granularity, QuantType, TensorType
-from qir.ir.verify.following import follow, integer_bounds
+from qir.ir.verify.agreement import read_map
 from qir.ir.verify.parameters import miscounted, outside
+from qir.ir.verify.producers import follow, integer_bounds
 from qir.ir.verify.rule import Look, NodeContext
-from qir.ir.verify.sharing import read_map
 from qir.ir.verify.step import SLOTS, OpUse, Product
 from qir.ir.verify.windows import gathered, scattered
 

@@ -15,7 +15,7 @@ from qir.ir.ops import OPS, OpSpec, spec
 from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.ops.plugin import ops_with
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ir.verify.following import Compute, follow, trail_elements
+from qir.ir.verify.producers import Compute, follow, trail_elements
 from qir.ir.verify.step import OpUse, Product
 
 Severity: TypeAlias = Literal["error", "warning", "note"]

@@ -32,8 +32,8 @@ from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.text import parse
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
-from qir.profiles import Profile, profile
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.profiles import NamedProfile, Profile
+from qir.reference.interpreter import rules_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Pattern, Var, op
@@ -124,17 +124,17 @@ def _returns_every_integer(graph: Graph, x: Value, steps: list[Node]) -> bool:
     """Returns whether every integer of a value comes back, by each of the scales that it may
     have."""
     elements = [value.type.element for value in (x, *(step.result for step in steps))]
-    profile_names = [profile_name_of(graph, step) for step in steps]
+    rules = [rules_of(graph, step) for step in steps]
     key = tuple(
-        (step.op, element, profile_name, tuple(step.attrs.items()))
-        for step, element, profile_name in zip(steps, elements, profile_names, strict=False)
+        (step.op, element, named.name, tuple(step.attrs.items()))
+        for step, element, named in zip(steps, elements, rules, strict=False)
     )
-    profiles = tuple(profile(name) for name in profile_names)
+    profiles = tuple(named.find() for named in rules)
     proof = _PROOFS.get(key)
-    # A profile of the same name may have been replaced meanwhile (`qir.profiles.library.replaced`).
+    # Another graph may mean another profile by that name.
     if proof is not None and all(a is b for a, b in zip(proof[0], profiles, strict=True)):
         return proof[1]
-    holds = _try_every_integer(x.type.quant, steps, profile_names)
+    holds = _try_every_integer(x.type.quant, steps, rules)
     # A bound on memory in long sessions; a proof that is lost is only found again.
     if len(_PROOFS) >= _MAX_PROOFS:
         _PROOFS.clear()
@@ -148,7 +148,7 @@ _PROOFS: dict[tuple[object, ...], tuple[tuple[Profile, ...], bool]] = {}
 
 
 def _try_every_integer(
-    quant: QuantType | None, steps: list[Node], profile_names: list[str]
+    quant: QuantType | None, steps: list[Node], rules: list[NamedProfile]
 ) -> bool:
     if quant is None or quant.dynamic:
         return False
@@ -158,12 +158,12 @@ def _try_every_integer(
     result: NDArray[np.generic] = integers
     graph = Graph()
     value = graph.add("input", types=[TensorType(integers.shape, quant)]).result
-    for step, profile_name in zip(steps, profile_names, strict=True):
+    for step, named in zip(steps, rules, strict=True):
         tensor_type = TensorType(integers.shape, step.result.type.element)
         node = graph.add(step.op, {"x": value}, step.attrs, types=[tensor_type])
         try:
             with np.errstate(all="ignore"):
-                (result,) = run_node(node, {"x": result}, profile_name)
+                (result,) = run_node(node, {"x": result}, named)
         except QirError:
             return False
         value = node.result

@@ -34,7 +34,7 @@ from qir.ir.node import Node
 from qir.ir.quantized_ops import NON_COMPUTE_OPS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.interpreter import rules_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.foreign_ops import read_again
 from qir.rewrite.runner.filter import may
@@ -91,7 +91,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
         # `qparams` reads the type alone, so any element will do.
         operands["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
     try:
-        results = run_node(node, operands, profile_name_of(graph, node))
+        results = run_node(node, operands, rules_of(graph, node))
     except QirError:
         return False
     if not may(step, f"compute {node.op}", node):

@@ -34,7 +34,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
 from qir.reference.companions import with_companion_parameters
-from qir.reference.interpreter import profile_name_of
+from qir.reference.interpreter import rules_of
 from qir.rewrite import Pass
 from qir.rewrite.equal_types import tied
 
@@ -149,7 +149,7 @@ def _type_by_companions(graph: Graph, node: Node, slot: str, quant: QuantType) -
         return None
     floats = {n: a.data for n, a in constants.items() if a.type.quant is None}
     try:
-        quant_type = with_companion_parameters(quant, slot, floats, profile_name_of(graph, node))
+        quant_type = with_companion_parameters(quant, slot, floats, rules_of(graph, node))
         for name, array in constants.items():
             if array.type.quant is not None:
                 quant_type = _with_quantized_parameter(quant_type, name.rpartition(".")[2], array)

@@ -29,7 +29,7 @@ from qir.ir.ops import spec
 from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
-from qir.profiles import profile
+from qir.profiles import profile, profile_in
 from qir.profiles.methods import widest
 from qir.rewrite.fusing import (
     CONVOLUTIONS_1D_3D,
@@ -135,7 +135,8 @@ class FuseQdq(Fusing):
     def _too_wide(self, match: ChainMatch, graph: Graph) -> bool:
         """Returns whether a kernel's sums could wrap in 32 bits, or its method lacks the width."""
         head, traits = match.head, spec(match.head.op).traits
-        rules = profile(head.profile) if head.profile else self.named(graph) or profile("native")
+        own_profile = profile_in(graph, head.profile) if head.profile else None
+        rules = own_profile or self.named(graph) or profile("native")
         rule = rules.resolve(match.query)
         bits = {
             slot: value.type.quant.storage.bits

@@ -45,7 +45,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Rule
-from qir.profiles import profile, query_for_op
+from qir.profiles import profile_in, query_for_op
 from qir.rewrite import Pass
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Op, Ops, Pattern, Term, Var, pattern
@@ -272,7 +272,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     profile_name = profile_name_of(graph, node)
     # The pass is exact, so it needs a profile that computes the product in this very order.
     if not profile_name or not _computes_same_bytes(
-        profile(profile_name).resolve(query), bias=bias is not None
+        profile_in(graph, profile_name).resolve(query), bias=bias is not None
     ):
         return None
     weight_value = match["held"]

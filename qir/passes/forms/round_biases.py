@@ -37,7 +37,7 @@ from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.profiles import Profile, dequantize_by_profile, profile, profile_names, query_for_op
+from qir.profiles import Profile, dequantize_by_profile, profile_in, profile_names, query_for_op
 from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
 from qir.rewrite.fusing import ACTIVATIONS
@@ -224,7 +224,7 @@ def float_bias(
     if node.stages:
         slots = dict(zip(node.stages[0].slots, node.stages[0].group_slots(0), strict=True))
     values = {slot: node.operands[node_slot] for slot, node_slot in slots.items()}
-    bias, rules = values.get(traits.bias), profile(profile_name_of(graph, node))
+    bias, rules = values.get(traits.bias), profile_in(graph, profile_name_of(graph, node))
     types = {slot: value.type for slot, value in values.items()}
     rule = rules.resolve(query_for_op(stage.op, stage.attrs, types, node.result.type))
     if bias is None or bias.type.rank != 1 or rule.bias.domain != "real_after":

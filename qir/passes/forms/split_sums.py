@@ -43,7 +43,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.forms.round_biases import float_bias
-from qir.profiles import Profile, dequantize_by_profile, profile, profile_names
+from qir.profiles import Profile, dequantize_by_profile, profile_in, profile_names
 from qir.profiles.kernel_forms import CONVOLUTIONS
 from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
@@ -212,7 +212,7 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
         node.stages[2:], out
     ):
         return None
-    rules = profile(profile_name_of(graph, node))
+    rules = profile_in(graph, profile_name_of(graph, node))
     interval: Interval | None = (-np.inf, np.inf)
     if layer.op in CONVOLUTIONS:
         interval = _sum_interval(x.type.quant, w, values.get(traits.bias or ""), rules)

@@ -35,7 +35,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Affine, quantize_bias, requantize_bias
-from qir.profiles import Profile, declared_range_for, profile, query_for_op
+from qir.profiles import Profile, declared_range_for, profile_in, query_for_op
 from qir.reference.interpreter import profile_name_of
 from qir.reference.products import ProductKernel
 from qir.reference.weights import quantize_weights
@@ -169,7 +169,7 @@ def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
     values = {slot: node.operands[node_slot] for slot, node_slot in slots.items()}
     types = {slot: value.type for slot, value in values.items()}
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
-    rules, result = profile(profile_name_of(graph, node)), node.result.type
+    rules, result = profile_in(graph, profile_name_of(graph, node)), node.result.type
     rule = rules.resolve(query_for_op(op, attrs, types, result))
     kernel, integers = quantize_weights(ProductKernel(op, attrs, types, result, rule), arrays)
     affine = kernel.maps.get(weight)

@@ -27,8 +27,8 @@ from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
-from qir.passes.layout.passing import Passing
 from qir.passes.layout.regions import PermutedRegions
+from qir.passes.layout.transpose_motion import Passing
 from qir.rewrite import Pass
 from qir.rewrite.axis_permutation import LAYOUTS
 from qir.rewrite.runner.tolerance import REGROUPED

@@ -270,6 +270,8 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
             return None
         slots = {slot: 0 for slot in node.operands if slot != "x"}
         return _with_reordered_constants(node, slots, state)
+    if len(node.results) != 1:  # such as split, whose parts have orders of their own
+        return None
     rank = node.result.type.rank
     if any(node.operands[slot].type.rank != rank for slot in operand_states):
         return None

@@ -9,7 +9,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Use, Value
 from qir.ledger import Change, Ledger
 from qir.passes.layout.crossing import plan
-from qir.passes.layout.passing import reshape_without_transpose
+from qir.passes.layout.transpose_motion import reshape_without_transpose
 from qir.rewrite.axis_permutation import (
     LAYOUTS,
     SPATIAL,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from qir.analysis.decisions import Decision, Plan
 from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups
@@ -41,7 +41,7 @@ from qir.ir.graph import Graph
 from qir.ir.scheme import RESULT
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.profiles import profile, profile_names, resolve_profile_name
+from qir.profiles import Profile, is_profile_file, profile, profile_in, profile_names, read_profile
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.options import option
 from qir.target import target
@@ -104,8 +104,15 @@ class AssignSchemes(Pass):
     The number 0 marks values in which a constant suggests a mask that the data refute.
     """
 
+    _file: ClassVar[Profile | None] = None
+    """The profile of a file that `groups` named."""
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", resolve_profile_name(self.groups))
+        if is_profile_file(self.groups):
+            loaded = read_profile(self.groups)
+            # The journal names the profile, and no place on this disk.
+            object.__setattr__(self, "groups", loaded.name)
+            object.__setattr__(self, "_file", loaded)
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -118,7 +125,9 @@ class AssignSchemes(Pass):
         yield cls(read_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        kernels = find_kernel_groups(graph, profile(self.groups)) if self.groups else None
+        kernels = None
+        if self.groups:
+            kernels = find_kernel_groups(graph, self._file or profile_in(graph, self.groups))
         _, schemes = assign_schemes(
             graph, self.capability, self.granularity, self.user_rules, kernels, self.masks
         )

@@ -51,7 +51,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.assign_schemes import read_capability, write_capability
 from qir.passes.quantize.materialize import read_statistics, weight_type
-from qir.profiles import Profile, dequantize_by_profile, profile, quantize_by_profile
+from qir.profiles import Profile, dequantize_by_profile, profile_in, quantize_by_profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.layer_weights import (
     Float64Array,
@@ -132,7 +132,7 @@ class CorrectBias(BiasCorrection):
         yield cls(statistics), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        rules, count = profile(self.profile), 0
+        rules, count = profile_in(graph, self.profile), 0
         for node in list(graph):
             scheme = bias_scheme(node, self.capability)
             if scheme is None or _is_corrected(node) or (mean := self._input_means(node)) is None:

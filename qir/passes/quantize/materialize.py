@@ -62,7 +62,7 @@ from qir.profiles import (
     declared_range_for,
     lazy_quantize,
     parameters_for_range,
-    profile,
+    profile_in,
     query_for_op,
 )
 from qir.rewrite import ANOTHER, Pass
@@ -157,7 +157,7 @@ class _Materializing:
     ) -> None:
         self.graph = graph
         self.statistics = statistics
-        self.profile = profile(profile_name)
+        self.profile = profile_in(graph, profile_name)
         self.ledger = ledger
         self.step = step
         self.scales = scales

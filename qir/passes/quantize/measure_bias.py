@@ -46,7 +46,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.correct_bias import BiasCorrection, bias_scheme, move_bias, read_graph
 from qir.passes.quantize.round_weights import Samples, read_samples
-from qir.reference.interpreter import bind_inputs, profile_name_of, run_node
+from qir.reference.interpreter import bind_inputs, rules_of, run_node
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import Pass
 from qir.rewrite.layer_weights import Float64Array, operands, result_axis, slots
@@ -165,7 +165,7 @@ def _measured_shifts(graph: Graph, inputs: Samples, float_means: Means) -> Means
         results: tuple[Tensor, ...] = (
             (np.asarray(inputs[node.name]),)
             if node.op == "input"
-            else run_node(node, arguments, profile_name_of(graph, node))
+            else run_node(node, arguments, rules_of(graph, node))
         )
         name = node.results[0].name if node.results else ""
         if name in float_means:

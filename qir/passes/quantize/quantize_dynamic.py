@@ -49,7 +49,7 @@ from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.profiles import lazy_quantize, parameters_for_range, profile
+from qir.profiles import lazy_quantize, parameters_for_range, profile_in
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.options import option
@@ -288,7 +288,7 @@ class QuantizeDynamic(Pass):
         if key not in known:
             floats = finite_weights(value)
             low, high = least_and_greatest(floats, axis)
-            rules = profile(self.profile)
+            rules = profile_in(graph, self.profile)
             scales, zeros = parameters_for_range(rules, low, high, scheme, weight=True)
             scales32 = np.asarray(scales, np.float32)
             quant_type = uniform(

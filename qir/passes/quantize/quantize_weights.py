@@ -48,7 +48,7 @@ from qir.passes.quantize.quantize_dynamic import (
     require_matching_rules,
     store_dequantized,
 )
-from qir.profiles import lazy_quantize, parameters_for_range, profile
+from qir.profiles import Profile, lazy_quantize, parameters_for_range, profile_in
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.options import option
@@ -131,7 +131,11 @@ class QuantizeWeights(Pass):
             summed_axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
             if (value, summed_axis) not in known:
                 blocks = blocked(
-                    finite_weights(value), self.blocks, summed_axis, self.profile, value.name
+                    finite_weights(value),
+                    self.blocks,
+                    summed_axis,
+                    profile_in(graph, self.profile),
+                    value.name,
                 )
                 known[value, summed_axis] = store_dequantized(graph, value, blocks)
                 ledger.add(Change.QUANTIZED, self.name, value.name, f"{self.blocks} in blocks")
@@ -140,7 +144,9 @@ class QuantizeWeights(Pass):
         return count
 
 
-def blocked(floats: ArrayData, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
+def blocked(
+    floats: ArrayData, blocks: WeightStorage, axis: int, rules: Profile, name: str
+) -> Array:
     """Returns a matrix in blocks along one axis, each with a scale, and a zero point where
     affine."""
     shape, size = floats.shape, blocks.size
@@ -153,9 +159,7 @@ def blocked(floats: ArrayData, blocks: WeightStorage, axis: int, rules: str, nam
     # Weights may be mapped from a file and larger than memory: they are read piece by piece.
     for box in boxes(grid_shape, size):
         low, high = _block_ranges(floats, box, size, axis)
-        scales[box], zeros[box] = parameters_for_range(
-            profile(rules), low, high, scheme, weight=True
-        )
+        scales[box], zeros[box] = parameters_for_range(rules, low, high, scheme, weight=True)
     scale = Array.of(_read_only(scales), f"{name}.scale")
     zero_array: Array | tuple[int, ...] = ()
     if not symmetric:
@@ -163,7 +167,7 @@ def blocked(floats: ArrayData, blocks: WeightStorage, axis: int, rules: str, nam
             _read_only(zeros), scale.type.with_element(blocks.storage), f"{name}.zero"
         )
     quant_type = QuantType(blocks.storage, F32, scale, zero_array, granularity, bounds)
-    quantized = lazy_quantize(profile(rules), floats, quant_type)
+    quantized = lazy_quantize(rules, floats, quant_type)
     return Array(quantized, scale.type.with_shape(shape).with_element(quant_type), name)
 
 

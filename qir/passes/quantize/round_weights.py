@@ -44,7 +44,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.clip_weights import symmetric_layers
 from qir.passes.quantize.materialize import weight_type
-from qir.profiles import Profile, profile, quantize_by_profile
+from qir.profiles import Profile, profile_in, quantize_by_profile
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.layer_weights import Float64Array, float_weights, groups, operands, slots, store
@@ -119,7 +119,7 @@ class RoundWeights(Pass):
             and _products_per_result(node) <= MAX_PRODUCTS
         ]
         moments = _input_moments(graph, [node for node, _ in layers], self.inputs, self.centered)
-        rules, count = profile(self.profile), 0
+        rules, count = profile_in(graph, self.profile), 0
         for node, scheme in layers:
             changed = _round_layer(graph, node, scheme, moments[node], rules, self.scales)
             if changed:

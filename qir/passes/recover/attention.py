@@ -7,7 +7,7 @@ import math
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.passes.recover.making import number, uniform_number
+from qir.passes.recover.builders import number, uniform_number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import LAYERS
-from qir.passes.recover.making import is_compatible, typed_constant
+from qir.passes.recover.builders import is_compatible, typed_constant
 from qir.rewrite.layer_weights import operands
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern

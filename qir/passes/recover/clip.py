@@ -5,7 +5,7 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ledger import Change
-from qir.passes.recover.making import makes_type_of, matched_number, number
+from qir.passes.recover.builders import makes_type_of, matched_number, number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

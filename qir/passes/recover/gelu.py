@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qir.passes.recover.making import replace_by_one, scaled, squared, times, written_number
+from qir.passes.recover.builders import replace_by_one, scaled, squared, times, written_number
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 

@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.passes.recover.making import is_compatible, typed_constant, uniform_number
+from qir.passes.recover.builders import is_compatible, typed_constant, uniform_number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, maybe, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

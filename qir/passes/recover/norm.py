@@ -7,7 +7,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.passes.recover.making import (
+from qir.passes.recover.builders import (
     RELATIVE_TOLERANCE,
     filled_constant,
     last_axes,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.passes.recover.making import last_axes, makes_type_of
+from qir.passes.recover.builders import last_axes, makes_type_of
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

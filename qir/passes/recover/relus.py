@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.passes.recover.making import makes_type_of, times, typed_constant, uniform_number
+from qir.passes.recover.builders import makes_type_of, times, typed_constant, uniform_number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

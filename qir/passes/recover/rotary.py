@@ -16,7 +16,7 @@ import numpy as np
 from qir.ir.calls import infer_result_types
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.passes.recover.making import is_compatible, typed_constant
+from qir.passes.recover.builders import is_compatible, typed_constant
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

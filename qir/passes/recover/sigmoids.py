@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qir.ir.attrs import Attr
-from qir.passes.recover.making import (
+from qir.passes.recover.builders import (
     matched_number,
     number,
     one_over,

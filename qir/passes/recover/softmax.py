@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qir.ir.attrs import Attr
-from qir.passes.recover.making import one_axis, one_over, replace_by_one
+from qir.passes.recover.builders import one_axis, one_over, replace_by_one
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Op, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

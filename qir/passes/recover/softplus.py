@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qir.ir.node import Value
-from qir.passes.recover.making import replace_by_one, uniform_number
+from qir.passes.recover.builders import replace_by_one, uniform_number
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.rewrite.patterns.attempt import Attempt
-from qir.rewrite.patterns.goals import FAILED, GoalList, Goals, Result
 from qir.rewrite.patterns.match import Match
+from qir.rewrite.patterns.match_attempt import Attempt
+from qir.rewrite.patterns.match_goals import FAILED, GoalList, Goals, Result
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import candidates
 from qir.rewrite.patterns.steps import STEPS

@@ -102,7 +102,7 @@ class _Run:
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.is_allowed = current_filter()
+        self.is_allowed = current_filter(self.graph)
         self.max_age = len(self.graph) + _AGES
         self.by_op: dict[str, list[Rewrite]] = {}
         for one in self.rewrites:

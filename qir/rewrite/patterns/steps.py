@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.node import Node, Value
-from qir.rewrite.patterns.attempt import Attempt, node_words, thing_name
-from qir.rewrite.patterns.goals import (
+from qir.rewrite.patterns.match_attempt import Attempt, node_words, thing_name
+from qir.rewrite.patterns.match_goals import (
     FAILED,
     AssignOperands,
     BindResult,

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qir.errors import MovedError, PassError, QirError, Stopped
-from qir.ir.garbage import pause_garbage_collection
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
+from qir.ir.node import RewriteFilter
 from qir.ir.verify import errors
 from qir.ledger import Ledger
-from qir.rewrite.runner.blame import Claims, difference, locate_node, without_edits
 from qir.rewrite.runner.contract import Pass
+from qir.rewrite.runner.contract_violation import Claims, difference, locate_node, without_edits
 from qir.rewrite.runner.failure import failed, noted, place
+from qir.rewrite.runner.filter import allow_all
 from qir.rewrite.runner.free_constants import fix_defaults, restore_defaults
 from qir.rewrite.runner.interface import GraphInterface
 from qir.rewrite.runner.journal import Journal, JournalEntry, written_by
@@ -23,7 +25,7 @@ from qir.rewrite.runner.numbering import WHOLE, Numbering, RewriteStep, watched
 from qir.rewrite.runner.options import options_text
 from qir.rewrite.runner.properties import find_property, first_missing
 from qir.rewrite.runner.timeout import TooLong, suppressed, within
-from qir.rewrite.runner.unchanged import State
+from qir.rewrite.runner.unchanged_check import State
 from qir.rewrite.runner.validation import Moved, Picture, Validation
 
 MAX_EDITS = 200_000
@@ -64,13 +66,15 @@ def run_passes(
     validation: Validation | None = None,
     limit: int | None = None,
     seconds: float | None = None,
+    allow: RewriteFilter = allow_all,
 ) -> Graph:
     """Runs passes on a copy of the graph and returns the copy.
 
     Passes treat defaults (constants that the caller may replace) as constants; those that one
     relied on stay constants, which the ledger says. `after` is called after every pass, `journal`
     records what was run. With `validation` the graph is run before and after each pass. `limit` is
-    the number of rewrites, `seconds` a timeout for each pass.
+    the number of rewrites, `seconds` a timeout for each pass. `allow` is asked before each rewrite
+    and leaves it out by returning False.
 
     Raises PassError, naming pass, rewrite and node, where a pass breaks its contract or fails, and
     MovedError where it moves a tensor further than it declares; ledger and journal are
@@ -79,7 +83,7 @@ def run_passes(
     passes = tuple(passes)
     # Passes work on a copy; the ledger and journal of the caller are extended only at the end, so
     # that an error leaves all three as they were.
-    run = _Run(graph, validation, limit, seconds)
+    run = _Run(graph, validation, limit, seconds, allow)
     defaults = fix_defaults(run.work, run.ledger) if passes else {}
     if passes and not _VERIFIED.is_known_sound(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
@@ -125,6 +129,7 @@ class _Run:
     validation: Validation | None
     limit: int | None = None
     seconds: float | None = None
+    allow: RewriteFilter = allow_all
     ledger: Ledger = field(default_factory=Ledger)
     journal: list[JournalEntry] = field(default_factory=list)
     finished: list[Pass] = field(default_factory=list)
@@ -224,7 +229,11 @@ class _Run:
         self.numbering.begin()
         work._most = work.version + MAX_EDITS + 1000 * len(work)
         try:
-            with watched(self.numbering), pause_garbage_collection(), within(self.seconds):
+            with (
+                watched(self.numbering, self.allow),
+                pause_garbage_collection(),
+                within(self.seconds),
+            ):
                 for path, graph in list(work.walk()) if one.nested else [("", work)]:
                     below = path.partition("/")[2]
                     self.numbering.path = f"{below}/" if below else ""
@@ -264,7 +273,7 @@ class _Run:
         """Returns the graph as the pass that runs was given it; None where it cannot be made
         again."""
         if before is None:
-            rerun = _Run(self.source, None, self.limit, self.seconds)
+            rerun = _Run(self.source, None, self.limit, self.seconds, self.allow)
             with suppressed():
                 for one in self.finished:
                     rerun.numbering.end(one.name, rerun.apply(one))
@@ -306,7 +315,7 @@ class _Run:
         if not node:
             return f"it asked for {last}" if last else "it asked for no rewrite"
         remaining = None if self.limit is None else self.limit - self.numbering.first
-        rerun = _Run(before, None, remaining, self.seconds)
+        rerun = _Run(before, None, remaining, self.seconds, self.allow)
         claims = Claims(rerun.numbering, node)
         rerun.numbering.before_rewrite = claims
         with suppressed():
@@ -324,7 +333,7 @@ class _Run:
         notes: list[str] = []
 
         def moves(count: int) -> bool:
-            rerun = _Run(before, None, count, self.seconds)
+            rerun = _Run(before, None, count, self.seconds, self.allow)
             picture_before, changed, version = picture.of(rerun.work), None, rerun.work.version
             with suppressed():
                 changed = rerun.apply(one)

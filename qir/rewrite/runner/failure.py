@@ -17,7 +17,7 @@ from qir.errors import (
 )
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.rewrite.runner.blame import locate_node
+from qir.rewrite.runner.contract_violation import locate_node
 from qir.rewrite.runner.numbering import Numbering
 from qir.rewrite.runner.timeout import TooLong
 

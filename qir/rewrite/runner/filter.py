@@ -1,21 +1,18 @@
 """Filters rewrites: each is allowed or skipped, so that rewrites can be counted and stopped.
 
-The runner sets the filter by `asking`. A pass calls `may` before each change and skips the change
-if it returns False; patterns call it by themselves. `Pass.run(graph, ledger)` has no argument for a
-filter, so it is a context variable of the thread, set only while passes run.
+A pass calls `may` before each change and skips the change if it returns False; patterns call it by
+themselves. The filter belongs to the graph that is rewritten: the runner sets it with `asking`
+while passes run, and `may` finds it by the graph of the nodes. So `Pass.run(graph, ledger)` needs
+no argument for it, and passes on two graphs, in one thread or several, do not see each other's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TypeAlias
 
-from qir.ir.node import Node
-
-Watch: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
-"""Returns whether a rewrite is allowed, from the pass, the rewrite and its nodes, root first."""
+from qir.ir.graph import Graph
+from qir.ir.node import GraphLike, Node, RewriteFilter
 
 
 def allow_all(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
@@ -23,25 +20,23 @@ def allow_all(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
     return True
 
 
-_watching: ContextVar[Watch] = ContextVar("watching", default=allow_all)
-
-
-def current_filter() -> Watch:
-    """Returns the filter that is asked before each rewrite."""
-    return _watching.get()
+def current_filter(graph: GraphLike | None) -> RewriteFilter:
+    """Returns what is asked before each rewrite of a graph: its own filter, or its holder's."""
+    return (graph.rewrite_filter if graph is not None else None) or allow_all
 
 
 @contextmanager
-def asking(watch: Watch) -> Iterator[None]:
-    """Sets the filter inside a `with` block, instead of the one outside.
+def asking(graph: Graph, rewrite_filter: RewriteFilter) -> Iterator[None]:
+    """Sets the filter of a graph and its bodies inside a `with` block, instead of an earlier one.
 
-    A filter that extends the outer one calls `current_filter` first, and then calls its result.
+    A filter that extends the earlier one calls `current_filter` first, and then calls its result.
     """
-    token = _watching.set(watch)
+    earlier = graph._rewrite_filter
+    graph._rewrite_filter = rewrite_filter
     try:
         yield
     finally:
-        _watching.reset(token)
+        graph._rewrite_filter = earlier
 
 
 def may(step: str, rewrite: str, *nodes: Node) -> bool:
@@ -50,4 +45,4 @@ def may(step: str, rewrite: str, *nodes: Node) -> bool:
     A pass calls it once, just before the change. A rewrite that is skipped is not tried again in
     the same run.
     """
-    return current_filter()(step, rewrite, nodes)
+    return current_filter(nodes[0].graph)(step, rewrite, nodes)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from qir.errors import PassError
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, RewriteFilter, Value
 from qir.ir.origin import Origin
-from qir.rewrite.runner.filter import asking, current_filter
+from qir.rewrite.runner.filter import asking
 
 WHOLE = "all of it"
 """The one rewrite of a pass that asks for none of its changes."""
@@ -126,11 +126,10 @@ class Numbering:
         self._version_at_rewrite = -1
 
 
-def watched(numbering: Numbering) -> AbstractContextManager[None]:
-    """Sets a numbering as the filter of rewrites, after the filter that was set before."""
-    outer_filter = current_filter()
+def watched(numbering: Numbering, allow: RewriteFilter) -> AbstractContextManager[None]:
+    """Sets a numbering as the filter of its graph; it numbers what `allow` lets through."""
 
     def ask(by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        return outer_filter(by, rewrite, nodes) and numbering(by, rewrite, nodes)
+        return allow(by, rewrite, nodes) and numbering(by, rewrite, nodes)
 
-    return asking(ask)
+    return asking(numbering.graph, ask)

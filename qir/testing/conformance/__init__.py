@@ -16,6 +16,7 @@ from qir.inspect.metrics import Metric
 from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
 from qir.ir.ops import OPS, PluginOp
+from qir.numerics.stages import StageFunction
 from qir.profiles import PluginMethod, dumps, load, profile
 from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
@@ -67,7 +68,7 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_op(found)
     if isinstance(found, PluginMethod):
         return check_method(name, found)
-    if isinstance(found, Form | GroupCondition):
+    if isinstance(found, Form | GroupCondition | StageFunction):
         return check_rows({name: found})
     if isinstance(found, PreparationStep):
         return check_steps({name: found})
@@ -93,8 +94,9 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
     return check_metric(found)
 
 
-def check_rows(table: Mapping[str, Form | GroupCondition]) -> tuple[Check, ...]:
-    """Holds forms of layers, or conditions of groups, to what messages and profiles rely on."""
+def check_rows(table: Mapping[str, Form | GroupCondition | StageFunction]) -> tuple[Check, ...]:
+    """Holds forms of layers, conditions of groups or stage functions to what messages and profiles
+    rely on."""
     checks = Checklist()
 
     def says() -> None:
@@ -106,8 +108,14 @@ def check_rows(table: Mapping[str, Form | GroupCondition]) -> tuple[Check, ...]:
             strange = [op for op in getattr(row, "ops", ()) if op not in OPS]
             demand(not strange, f"{name}: there is no op {strange[:1]}")
 
+    def names_a_field() -> None:
+        for name, row in table.items():
+            if isinstance(row, StageFunction):
+                demand(name.startswith(f"{row.of}."), f"{name} is no word of stage.{row.of}")
+
     checks.check("says in a phrase what it means", says)
     checks.check("names ops that there are", names_ops)
+    checks.check("is named as the field of a rule", names_a_field)
     return checks.told()
 
 

@@ -16,7 +16,7 @@ from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, refusing
-from qir.testing.generated import sample_inputs
+from qir.testing.random_graphs import sample_inputs
 
 BREAKS = 60
 """Broken copies of each sample."""

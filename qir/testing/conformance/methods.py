@@ -24,9 +24,9 @@ from qir.profiles.methods import core_methods
 from qir.reference import methods
 from qir.reference.products import ProductKernel
 from qir.reference.quantized import run_on_floats
-from qir.testing.codes import random_map
 from qir.testing.conformance.checklist import Check, Checklist, demand
-from qir.testing.feeding import feed
+from qir.testing.integer_networks import random_map
+from qir.testing.op_samples import feed
 
 COUNT = 30
 """So many calls of each op are looked for."""

@@ -22,7 +22,7 @@ from qir.ir.text import array_table, parse, print_graph
 from qir.ir.types import Array, TensorType
 from qir.reference.interpreter import run
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand
-from qir.testing.feeding import feed
+from qir.testing.op_samples import feed
 
 COUNT = 40
 """So many calls are looked for."""

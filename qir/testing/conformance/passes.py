@@ -14,9 +14,9 @@ from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.options import options, options_text, parse_passes
 from qir.rewrite.runner.properties import find_property, first_missing
 from qir.rewrite.runner.validation import Validation
-from qir.testing.chance import EVERY
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand
-from qir.testing.generated import random_graph, sample_inputs
+from qir.testing.random_graphs import random_graph, sample_inputs
+from qir.testing.random_source import EVERY
 
 COUNT = 10
 """Random graphs of each form."""

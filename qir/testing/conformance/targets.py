@@ -26,7 +26,7 @@ from qir.profiles import profile
 from qir.rewrite import run_passes
 from qir.target import Executable, Plans, Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand, refusing
-from qir.testing.generated import random_graph, sample_inputs
+from qir.testing.random_graphs import random_graph, sample_inputs
 
 SEEDS = (1, 2, 3, 5)
 """Of the networks that are tried."""

@@ -56,26 +56,27 @@ def _node(node: Node, x: Arrays) -> Array:
 def _bounded(y: Array, result: Value, op: str, attrs: Attrs) -> Array:
     low, high = (0.0, None) if op == "relu" else (attrs["min"], attrs["max"])
     if low is not None:
-        y = np.maximum(y, to_codes(np.array(low, F), result))
+        y = np.maximum(y, to_quantized(np.array(low, F), result))
     if high is not None:
-        y = np.minimum(y, to_codes(np.array(high, F), result))
+        y = np.minimum(y, to_quantized(np.array(high, F), result))
     return y
 
 
-def to_codes(reals: Array, result: Value) -> Array:
+def to_quantized(floats: Array, result: Value) -> Array:
     scale, zero, low, high = quant(result)
     with np.errstate(over="ignore"):
-        near: Array = np.rint((reals.astype(F) / scale).clip(F(low - zero), F(high - zero)))
+        near: Array = np.rint((floats.astype(F) / scale).clip(F(low - zero), F(high - zero)))
     return near.astype(np.int64) + zero
 
 
-def to_reals(codes: Array, value: Value) -> Array:
+def to_floats(quantized: Array, value: Value) -> Array:
     scale, zero, _, _ = quant(value)
-    return (codes.astype(np.int64) - zero).astype(F) * scale
+    return (quantized.astype(np.int64) - zero).astype(F) * scale
 
 
 def once(acc: Array, multiplier: Array, result: Value) -> Array:
-    """Accumulators, wrapped to 32 bits, to codes: scaled, rounded to even, zero added, clamped."""
+    """Accumulators, wrapped to 32 bits, to integers: scaled, rounded to even, zero added,
+    clamped."""
     wrapped = acc.astype(np.int64).astype(np.uint32).view(np.int32)
     scaled = wrapped.astype(F) * multiplier.astype(F)
     if result.type.quant is None:
@@ -86,7 +87,8 @@ def once(acc: Array, multiplier: Array, result: Value) -> Array:
 
 
 def converted(real: Array, result: Value) -> Array:
-    """Reals with the zero in them to codes: to 32-bit integers first, where 2^31 is the least."""
+    """Floats with the zero in them to integers: to 32-bit integers first, where 2^31 is the
+    least."""
     *_, low, high = quant(result)
     with np.errstate(invalid="ignore"):
         fits = np.abs(real) < 2.0**31
@@ -94,14 +96,16 @@ def converted(real: Array, result: Value) -> Array:
     return whole.clip(low, high)
 
 
-def _weights(value: Value, codes: Array, axis: int) -> tuple[Array, Array]:
+def _weights(value: Value, quantized: Array, axis: int) -> tuple[Array, Array]:
     kind = value.type.quant
     assert kind is not None
     zeros = np.asarray(kind.zeros())
-    shape = [1] * codes.ndim
+    shape = [1] * quantized.ndim
     if zeros.ndim:
         shape[axis] = -1
-    return codes.astype(np.int64) - zeros.reshape(shape), np.asarray(kind.scales(), F).reshape(-1)
+    return quantized.astype(np.int64) - zeros.reshape(shape), np.asarray(kind.scales(), F).reshape(
+        -1
+    )
 
 
 def _multiplier(x: Value, w: Array, result: Value) -> Array:
@@ -261,35 +265,35 @@ def _global_avg_pool(x: Arrays, types: Values, result: Value, a: Attrs) -> Array
 
 
 def _requantize(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
-    return to_codes(to_reals(x["x"], types["x"]), result)
+    return to_quantized(to_floats(x["x"], types["x"]), result)
 
 
 def _relu(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
-    return to_codes(np.maximum(to_reals(x["x"], types["x"]), 0), result)
+    return to_quantized(np.maximum(to_floats(x["x"], types["x"]), 0), result)
 
 
 def _clip(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
     low = -np.inf if a["min"] is None else a["min"]
     high = np.inf if a["max"] is None else a["max"]
-    return to_codes(np.clip(to_reals(x["x"], types["x"]), F(low), F(high)), result)
+    return to_quantized(np.clip(to_floats(x["x"], types["x"]), F(low), F(high)), result)
 
 
 def _sigmoid(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
-    reals = to_reals(x["x"], types["x"]).astype(np.float64)
-    return to_codes((1 / (1 + np.exp(-reals))).astype(F), result)
+    floats = to_floats(x["x"], types["x"]).astype(np.float64)
+    return to_quantized((1 / (1 + np.exp(-floats))).astype(F), result)
 
 
 def _quantize(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
-    return to_codes(x["x"], result)
+    return to_quantized(x["x"], result)
 
 
 def _dequantize(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
-    return to_reals(x["x"], types["x"])
+    return to_floats(x["x"], types["x"])
 
 
 def _moved(x: Array, value: Value, result: Value) -> Array:
     same = quant(value) == quant(result)
-    return x if same else to_codes(to_reals(x, value), result)
+    return x if same else to_quantized(to_floats(x, value), result)
 
 
 def _concat(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
@@ -314,7 +318,7 @@ def _transpose(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 def _pad(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
     rank = x["x"].ndim
     pairs = list(zip(a["pads"][:rank], a["pads"][rank:], strict=True))
-    value = int(to_codes(np.array([a["value"]], F), result)[0])
+    value = int(to_quantized(np.array([a["value"]], F), result)[0])
     wide = [(max(b, 0), max(e, 0)) for b, e in pairs]
     out = np.pad(x["x"], wide, constant_values=value)
     keep = tuple(
@@ -331,11 +335,11 @@ def softmax(x: Arrays, types: Values, result: Value, a: Attrs, kind: type[np.flo
     """Softmax whose shares are divided in float32 or float64."""
     sx = np.float64(quant(types["x"])[0])
     so, zo, low, high = quant(result)
-    codes = np.moveaxis(x["x"].astype(np.int64), a["axis"], -1)
-    width = codes.shape[-1]
+    quantized = np.moveaxis(x["x"].astype(np.int64), a["axis"], -1)
+    width = quantized.shape[-1]
     shift = max(0.0, float(np.log(np.finfo(F).max / F(width))) - 5.0) / sx
     table = np.exp((np.arange(256) - 255 + shift) * sx).astype(F)
-    v = table[codes - codes.max(-1, keepdims=True) + 255]
+    v = table[quantized - quantized.max(-1, keepdims=True) + 255]
     total = np.zeros(v.shape[:-1], F)
     for i in range(width):
         total = total + v[..., i]

@@ -25,7 +25,7 @@ class Net:
         self.storage = storage
 
     def kind(self, shape: Sequence[int], scale: float | None = None) -> TensorType:
-        """Codes of a random map, with an odd zero."""
+        """Integers of a random map, with an odd zero."""
         low, high = self.storage.bounds
         zero = int(self.rng.integers(low // 2, high // 2)) * 2 + 1
         size = self.rng.uniform(0.01, 0.05) if scale is None else scale
@@ -39,8 +39,8 @@ class Net:
     def real(self, *shape: int, name: str = "x") -> Value:
         return self.graph.add("input", types=[TensorType(shape, F32)], name=name).result
 
-    def codes(self, *shape: int) -> Value:
-        """A constant of random codes."""
+    def integers(self, *shape: int) -> Value:
+        """A constant of random integers."""
         kind = self.kind(shape)
         data = self.rng.integers(kind.element.low, kind.element.high + 1, shape)  # type: ignore[union-attr]
         return self.graph.constant(Array(data.astype(kind.dtype.carrier), kind))
@@ -140,6 +140,6 @@ class Net:
                 out[value.name] = self.rng.normal(0, 1.5, shape).astype(value.type.dtype.carrier)
             else:
                 low, high = value.type.quant.low, value.type.quant.high
-                codes = self.rng.integers(low, high + 1, shape)
-                out[value.name] = codes.astype(value.type.dtype.carrier)
+                quantized = self.rng.integers(low, high + 1, shape)
+                out[value.name] = quantized.astype(value.type.dtype.carrier)
         return out

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from qir.backends.cpu import CpuTarget
 from qir.errors import OpError
 from qir.ir.text import parse
-from qir.profiles.processor import best_isa, on_processor
+from qir.profiles import library_of
+from qir.profiles.processor import best_isa
 from qir.reference.interpreter import run
 
 F32 = np.float32
@@ -62,7 +63,7 @@ class Draw:
         self.arrays[name] = self.rng.normal(0, 3, channels).astype(F32)
         return f"%{name} = constant(@{name}) : {channels}xf32"
 
-    def codes(self, shape: tuple[int, ...], storage: str = "u8") -> Array:
+    def integers(self, shape: tuple[int, ...], storage: str = "u8") -> Array:
         low, high = (0, 256) if storage == "u8" else (-128, 128)
         kind = np.uint8 if storage == "u8" else np.int8
         return self.rng.integers(low, high, shape).astype(kind)
@@ -74,9 +75,7 @@ def check(draw: Draw, text: str, feed: dict[str, Array]) -> list[str]:
         f"array @{n} : {len(a)}xf32" for n, a in draw.arrays.items() if n.endswith(".scale")
     )
     graph = parse("\n".join([*declared, text]), draw.arrays)
-    name = graph.profile
-    with on_processor([name]):
-        wanted = run(graph, feed)
+    wanted = run(graph, feed, profiles=library_of(graph).on_processor())
     for isa in ISAS:
         made = CpuTarget().compile(graph, threads=2, isa=isa)
         assert not made.fallbacks, (draw.seed, made.fallbacks)
@@ -115,7 +114,7 @@ def test_convolutions_and_what_follows_them(profile: str, round_: int) -> None:
       output(y=%y)
     }}
     """
-    kinds = check(draw, text, {"x": draw.codes((2, size, size, channels))})
+    kinds = check(draw, text, {"x": draw.integers((2, size, size, channels))})
     assert kinds == ["depthwise" if depthwise else "conv2d"]
 
 
@@ -137,7 +136,7 @@ def test_convolutions_of_lines_and_volumes(profile: str, axes: int) -> None:
       output(y=%y)
     }}
     """
-    assert "conv2d" in check(draw, text, {"x": draw.codes((2, channels, *size))})
+    assert "conv2d" in check(draw, text, {"x": draw.integers((2, channels, *size))})
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -156,7 +155,7 @@ def test_linear_layers(profile: str, result: str) -> None:
       output(y=%y)
     }}
     """
-    assert check(draw, text, {"x": draw.codes((rows, depth))}) == ["linear"]
+    assert check(draw, text, {"x": draw.integers((rows, depth))}) == ["linear"]
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -178,7 +177,7 @@ def test_sums_that_convolutions_add_to(profile: str, relu: bool) -> None:
       output(y=%y)
     }}
     """
-    feed = {"x": draw.codes((1, size, size, channels)), "z": draw.codes((1, size, size, out))}
+    feed = {"x": draw.integers((1, size, size, channels)), "z": draw.integers((1, size, size, out))}
     assert check(draw, text, feed) == ["conv2d"]
 
 
@@ -198,13 +197,13 @@ def test_sums_and_products_of_two_tensors(profile: str, op: str, size: int) -> N
       output(y=%y)
     }}
     """
-    feed = {"x": draw.codes((3, size)), "z": draw.codes((3 if wide else 1, size))}
+    feed = {"x": draw.integers((3, size)), "z": draw.integers((3 if wide else 1, size))}
     assert check(draw, text, feed) == ["lookup_pairs"]
 
 
 def test_a_constant_tensor_is_added() -> None:
     draw = Draw("torch-2.13.x86")
-    draw.arrays["z"] = draw.codes((70,))
+    draw.arrays["z"] = draw.integers((70,))
     text = f"""
     graph main as torch-2.13.x86 {{
       %x = input() : 3x70x{draw.affine()}
@@ -213,7 +212,7 @@ def test_a_constant_tensor_is_added() -> None:
       output(y=%y)
     }}
     """
-    assert check(draw, text, {"x": draw.codes((3, 70))}) == ["lookup_pairs"]
+    assert check(draw, text, {"x": draw.integers((3, 70))}) == ["lookup_pairs"]
 
 
 @pytest.mark.parametrize("op", ["hard_swish", "sigmoid", "tanh", "hard_sigmoid", "gelu"])
@@ -229,7 +228,7 @@ def test_functions_of_one_tensor(profile: str, op: str) -> None:
       output(y=%y)
     }}
     """
-    (kind,) = check(draw, text, {"x": draw.codes((size,))})
+    (kind,) = check(draw, text, {"x": draw.integers((size,))})
     assert kind in ("lookup", "lookup_runs")
 
 
@@ -251,7 +250,7 @@ def test_means(profile: str, op: str, layout: str) -> None:
       output(y=%y)
     }}
     """
-    assert "code_means" in check(draw, text, {"x": draw.codes(order)})
+    assert "code_means" in check(draw, text, {"x": draw.integers(order)})
 
 
 @pytest.mark.parametrize("profile", TORCH)
@@ -267,7 +266,7 @@ def test_joined_channels(profile: str) -> None:
       output(y=%y)
     }}
     """
-    feed = {"x": draw.codes((1, 3, 3, first)), "z": draw.codes((1, 3, 3, second))}
+    feed = {"x": draw.integers((1, 3, 3, first)), "z": draw.integers((1, 3, 3, second))}
     check(draw, text, feed)
 
 
@@ -303,7 +302,7 @@ def test_layer_norms(profile: str) -> None:
       output(y=%y)
     }}
     """
-    kinds = check(draw, text, {"x": draw.codes((rows, width))})
+    kinds = check(draw, text, {"x": draw.integers((rows, width))})
     assert kinds == ["dequantize", "layer_norm", "quantize_by"]
 
 

@@ -159,8 +159,8 @@ def test_calls_from_many_threads_give_each_its_own() -> None:
     data = [image(1 + i % 3, 4 + i % 5, i) for i in range(60)]
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda x: compiled(x=x)["codes"], data))
-    for x, codes in zip(data, got, strict=True):
-        assert np.array_equal(np.asarray(codes), naive.run(graph, {"x": x})["codes"])
+    for x, quantized in zip(data, got, strict=True):
+        assert np.array_equal(np.asarray(quantized), naive.run(graph, {"x": x})["codes"])
 
 
 def test_what_no_kernel_takes_runs_by_the_reference_and_is_listed() -> None:
@@ -179,8 +179,8 @@ def test_what_no_kernel_takes_runs_by_the_reference_and_is_listed() -> None:
         ("e", "mod", "it has no kernel"),
     ]
     x = np.random.default_rng(1).integers(0, 256, (2, 3, 4, 4)).astype(np.uint8)
-    reals = (np.maximum(x, 117).astype(np.float32) - 117) * np.float32(0.031)
-    wanted = reals.max((2, 3))
+    floats = (np.maximum(x, 117).astype(np.float32) - 117) * np.float32(0.031)
+    wanted = floats.max((2, 3))
     got = compiled(x=x)
     assert np.allclose(np.asarray(got["m"]), wanted, rtol=1e-6)
     assert not np.asarray(got["e"]).any()

@@ -88,6 +88,45 @@ def test_what_follows_a_convolution_is_part_of_its_step(
     assert np.asarray(made).tobytes() == np.asarray(first).tobytes()
 
 
+def inverted(b: Net) -> str:
+    """An inverted residual block, then one whose widest value has two users."""
+    x = convolved(b, "x", 6, 8)
+    wide = b.node("Relu", convolved(b, x, 8, 24, 1))
+    y = b.node("Conv", wide, b.weight(24, 1, 3, 3), b.weight(24), pads=[1] * 4, group=24)
+    x = b.node("Add", convolved(b, b.node("HardSwish", y), 24, 8, 1), x)
+    wide = b.node("Relu", convolved(b, x, 8, 24, 1))
+    y = b.node("Conv", wide, b.weight(24, 1, 5, 5), b.weight(24), pads=[2] * 4, group=24)
+    return convolved(b, b.node("Concat", y, wide, axis=1), 48, 4, 1)
+
+
+@pytest.mark.parametrize(("large", "kinds"), [
+    (0, ["float_conv2d", "float_chain", "float_conv2d", "float_depthwise"]),
+    (1 << 20, ["float_conv2d"] * 2 + ["float_depthwise"] + ["float_conv2d"] * 2
+     + ["float_depthwise"]),
+])  # fmt: skip
+def test_depthwise_convolutions_are_joined_with_their_neighbours(
+    large: int, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = Net(85)
+    path = b.save(tmp_path / "net.onnx", SHAPE, inverted(b), 4)
+    data = np.random.default_rng(86).normal(size=(2, *SHAPE[1:])).astype(np.float32)
+    graph = qir.load(path)
+    monkeypatch.setattr("qir.backends.cpu.float_chains.LARGE", 1 << 40)
+    (wanted,) = qir.compile(graph, threads=1)(x=data).values()
+    monkeypatch.setattr("qir.backends.cpu.float_chains.LARGE", large)
+    own = qir.compile(graph, threads=2)
+    (made,) = own(x=data).values()
+    assert isinstance(own, Compiled)
+    found = [row.kind for row in own.describe() if row.kind.startswith("float_")]
+    assert found == [*kinds, "float_conv2d"]
+    assert np.asarray(made).tobytes() == np.asarray(wanted).tobytes()
+    fixed = qir.compile(graph, threads=1)
+    assert isinstance(fixed, Compiled)
+    fixed.save(tmp_path / "net.qirp", {"N": 2})
+    (read,) = qir.load_program(tmp_path / "net.qirp")(x=data).values()
+    assert np.asarray(read).tobytes() == np.asarray(wanted).tobytes()
+
+
 def test_values_that_are_watched_are_all_made(tmp_path: Path) -> None:
     b = Net(83)
     graph = qir.load(b.save(tmp_path / "net.onnx", SHAPE, residual(b), 4))

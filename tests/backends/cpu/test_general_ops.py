@@ -214,10 +214,10 @@ def test_weights_in_blocks_stay_integers(
         scale=Array.of(scale, "s"),
         zero=Array.of(zero.astype(storage.carrier), "z"),
     )
-    codes = rng.integers(low, high + 1, shape).astype(storage.carrier)
+    quantized = rng.integers(low, high + 1, shape).astype(storage.carrier)
     graph = Graph()
     x = graph.add("input", types=[TensorType((2, 3, 6), F32)], name="x").result
-    c = graph.constant(Array(codes, TensorType(shape, kind), "c"))
+    c = graph.constant(Array(quantized, TensorType(shape, kind), "c"))
     w = graph.add("dequantize", {"x": c}, types=[TensorType(shape, F32)]).result
     y = graph.add("matmul", {"a": x, "b": w}, {"trans_b": turned},
                   types=[TensorType((2, 3, 5), F32)]).result  # fmt: skip

@@ -13,7 +13,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
-from qir.testing.generated import random_graph, sample_inputs
+from qir.testing.random_graphs import random_graph, sample_inputs
 from tests.differential import runtime
 from tests.differential.comparison import read
 from tests.differential.fusion import sums_before
@@ -43,8 +43,8 @@ def test_float_ops_of_a_grouped_graph_stay_float() -> None:
     assert [n.op for n in compiled.graph] == [n.op for n in graph]
     assert not list(compiled.ledger)
     rng = np.random.default_rng(1)
-    codes = {name: rng.integers(0, 256, 64, np.uint8) for name in "ab"}
-    assert same(compiled(**codes)["q"], run(graph, codes)["q"])
+    quantized = {name: rng.integers(0, 256, 64, np.uint8) for name in "ab"}
+    assert same(compiled(**quantized)["q"], run(graph, quantized)["q"])
 
 
 @pytest.mark.slow

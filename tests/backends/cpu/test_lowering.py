@@ -1,4 +1,4 @@
-"""Each op on codes equals its formula, on every instruction set and number of threads."""
+"""Each op on integers equals its formula, on every instruction set and number of threads."""
 
 from __future__ import annotations
 
@@ -300,8 +300,8 @@ def test_softmax_divides_in_the_type_of_its_profile() -> None:
         compiled = CpuTarget().compile(graph)
         assert compiled.fallbacks == ()
         made[profile] = compiled(**data)["y"]
-        codes = next(iter(data.values()))
-        expected = naive.softmax({"x": codes}, {"x": x}, graph.outputs["y"], {"axis": -1}, real)
+        quantized = next(iter(data.values()))
+        expected = naive.softmax({"x": quantized}, {"x": x}, graph.outputs["y"], {"axis": -1}, real)
         assert np.array_equal(made[profile], expected), profile
     assert not np.array_equal(made["ort-1.31"], made["ort-1.32"]), "no quotient lay near a tie"
 
@@ -425,8 +425,8 @@ def test_codes_of_narrow_bounds_stay_in_them() -> None:
 def test_a_constant_operand_is_held_with_the_plan() -> None:
     net = Net(17)
     x = net.conv(net.input(2, 3, 4, 5), 6)
-    y = net.op("add", {"a": x, "b": net.codes(1, 6, 1, 1)}, sizes(x))
-    z = net.op("mul", {"a": net.codes(2, 6, 4, 5), "b": y}, sizes(x))
+    y = net.op("add", {"a": x, "b": net.integers(1, 6, 1, 1)}, sizes(x))
+    z = net.op("mul", {"a": net.integers(2, 6, 4, 5), "b": y}, sizes(x))
     agrees(net, net.done(z=z))
 
 
@@ -435,7 +435,7 @@ def test_results_may_be_inputs_constants_and_one_value_twice() -> None:
     x = net.input(2, 3, 4, 5)
     y = net.op("relu", {"x": x}, sizes(x))
     flat = net.op("flatten", {"x": y}, (), kind=like(y, 2, 60))
-    agrees(net, net.done(x=x, constant=net.codes(3, 4), y=y, again=y, flat=flat))
+    agrees(net, net.done(x=x, constant=net.integers(3, 4), y=y, again=y, flat=flat))
 
 
 FLOATS = [

@@ -1,4 +1,4 @@
-"""Slices, parts, single indices, broadcasting and means: views of codes where they can be."""
+"""Slices, parts, single indices, broadcasting and means: views of integers where they can be."""
 
 from __future__ import annotations
 

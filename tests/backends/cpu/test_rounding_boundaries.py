@@ -1,4 +1,4 @@
-"""Numbers chosen so that a slightly wrong formula gives other bytes: every pair of codes."""
+"""Numbers chosen so that a slightly wrong formula gives other bytes: every pair of integers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def both(seed: int, op: str, a: NDArray[np.int64], b: NDArray[np.int64]) -> None
 
 
 def total(seed: int, fault: str = "") -> NDArray[np.float32]:
-    """A sum of all pairs of codes by the right formula, or with a fault in it."""
+    """A sum of all pairs of integers by the right formula, or with a fault in it."""
     (sa, sb, sc), (za, zb, zc) = maps(seed)
     ra, rb = F(sa / sc), F(sb / sc)
     if fault == "operands swapped":

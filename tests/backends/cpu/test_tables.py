@@ -44,14 +44,16 @@ graph main as ort-1.31 {
 
 
 def everything(*shape: int) -> NDArray[np.uint8]:
-    """Codes in which every byte occurs, in random places."""
+    """Integers in which every byte occurs, in random places."""
     size = math.prod(shape)
     every = np.resize(np.arange(256, dtype=np.uint8), size)
     return np.random.default_rng(size).permutation(every).reshape(shape)
 
 
-def codes(reals: NDArray[np.float32], scale: float, zero: int, low: int, high: int) -> Any:
-    return np.clip(np.rint(reals / F(scale)) + zero, low, high)
+def quantize_floats(
+    floats: NDArray[np.float32], scale: float, zero: int, low: int, high: int
+) -> Any:
+    return np.clip(np.rint(floats / F(scale)) + zero, low, high)
 
 
 def agrees(graph: Graph, data: dict[str, Any], **options: Any) -> list[str]:
@@ -72,9 +74,9 @@ def test_gelu_written_in_five_ops_is_one_lookup(cap: str) -> None:
     assert [row.kind for row in compiled.describe()] == ["lookup"]
     d = (x.astype(F) - F(131)) * F(0.047)
     e = np.array([math.erf(float(v)) for v in (d / F(1.4142135)).ravel()]).astype(F)
-    ed = ((codes(e.reshape(d.shape), 0.0078, 1, -128, 127) - 1) * F(0.0078)).astype(F)
-    sd = (codes(ed + F(1), 0.0079, 0, 0, 255) * F(0.0079)).astype(F)
-    wanted = codes(d * sd * F(0.5), 0.024, 7, 0, 255).astype(np.uint8)
+    ed = ((quantize_floats(e.reshape(d.shape), 0.0078, 1, -128, 127) - 1) * F(0.0078)).astype(F)
+    sd = (quantize_floats(ed + F(1), 0.0079, 0, 0, 255) * F(0.0079)).astype(F)
+    wanted = quantize_floats(d * sd * F(0.5), 0.024, 7, 0, 255).astype(np.uint8)
     assert np.array_equal(np.asarray(compiled(x=x)["y"]), wanted)
 
 
@@ -141,7 +143,7 @@ def test_a_scalar_is_added_in_the_turn_of_the_whole_tensor(
 ) -> None:
     for seed in range(4):
         net = Net(seed)
-        x, c = net.input(*shape), net.codes(*number)
+        x, c = net.input(*shape), net.integers(*number)
         pair = {"a": c, "b": x} if first else {"a": x, "b": c}
         whole = np.broadcast_shapes(shape, number)
         graph = net.done(y=net.op("add", pair, whole), z=net.op("mul", pair, whole, 0.001))

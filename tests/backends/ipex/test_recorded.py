@@ -12,7 +12,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 from tests.differential.ipex.test_ipex_groups import predicted
-from tests.differential.ipex.test_ipex_groups import recorded as on_codes
+from tests.differential.ipex.test_ipex_groups import recorded as quantized_kernels
 
 from .networks import made
 from .recorded_recipes import FORMS, digest, graph_of, recorded, written
@@ -39,7 +39,7 @@ def test_the_kernels_are_those_that_ipex_made(name: str, target: str) -> None:
     A sum whose result stays real is one kernel there, predicted op by op.
     """
     _, said, _ = recorded(name, target)
-    wanted = [kernel for kernel in on_codes(said) if kernel.split()[0] in LAYERS]
+    wanted = [kernel for kernel in quantized_kernels(said) if kernel.split()[0] in LAYERS]
     assert list(predicted(grouped(name, target))) == wanted
 
 

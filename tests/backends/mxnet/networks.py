@@ -134,8 +134,8 @@ def edges() -> Graph:
         ends = (-scale * level if signed else 0.0,), (scale * level,)
         kind = value.type.with_element(replace(made, declared=DeclaredBounds(*ends, level)))
         if value.constant is not None:
-            reals = np.asarray(value.constant.data, np.float32)
-            data = np.clip(np.rint(reals / scale), -128, 127).astype(np.int8)
+            floats = np.asarray(value.constant.data, np.float32)
+            data = np.clip(np.rint(floats / scale), -128, 127).astype(np.int8)
             held = graph.constant(Stored(data, kind))
             return graph.add("dequantize", {"x": held}).result
         held = graph.add("quantize", {"x": value}, types=[kind]).result

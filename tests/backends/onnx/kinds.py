@@ -54,7 +54,7 @@ def _held() -> list[onnx.TensorProto]:
 
 
 def bodies() -> Made:
-    """Products of codes within a branch and within a loop."""
+    """Products of integers within a branch and within a loop."""
     node, info = helper.make_node, helper.make_tensor_value_info
     numbers = ["s", "z", "w", "ws", "wz", "s", "z"]
     first = [
@@ -87,7 +87,7 @@ def bodies() -> Made:
 
 
 def function() -> Made:
-    """A function of the model's own between codes and reals."""
+    """A function of the model's own between integers and floats."""
     node, info = helper.make_node, helper.make_tensor_value_info
     own = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
     parts = [node("MatMul", ["a", "b"], ["t"]), node("Relu", ["t"], ["o"])]
@@ -103,7 +103,7 @@ def function() -> Made:
 
 
 def qmoe() -> Made:
-    """Experts whose weights are codes."""
+    """Experts whose weights are integers."""
     operands = experts(51, 4, 16, zeros=True, bias=True, paired=False)
     attrs: dict[str, Any] = {"k": 2, "expert_weight_bits": 4, "activation_type": "silu"}
     made = one("QMoE", operands, ["x", "r"], {"y": FLOAT}, block_size=16, **attrs)

@@ -1,4 +1,4 @@
-"""`quantization_annotation`: codes that go into a model or come out of it say what they mean."""
+"""`quantization_annotation`: integers that go into a model or come out of it say what they mean."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_codes_of_every_form_are_annotated(tmp_path: Path, target: str, form: st
       output(y=%y)
     }"""
     path = tmp_path / "m.onnx"
-    codes = np.array([[1, -2], [3, 4], [5, 6], [7, 8]], np.int8)
-    pipeline.save(parse(text, {"w": codes}), path, target=target, format=form)
+    quantized = np.array([[1, -2], [3, 4], [5, 6], [7, 8]], np.int8)
+    pipeline.save(parse(text, {"w": quantized}), path, target=target, format=form)
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}

@@ -1,4 +1,5 @@
-"""Blocks of every kind, in codes of widths that ONNX has: written, run by onnxruntime, read back.
+"""Blocks of every kind, in integers of widths that ONNX has: written, run by onnxruntime, read
+back.
 
 What block_size can say is written by it, and everything else as a function.
 """

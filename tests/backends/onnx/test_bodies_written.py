@@ -50,11 +50,11 @@ def branches(nodes: list[onnx.NodeProto], held: dict[str, Any], opset: int) -> o
 
 
 def test_codes_in_a_body_that_a_clip_narrows(tmp_path: Path) -> None:
-    """QCDQ: the codes of a constant, a Clip of fewer bits, and their reals."""
+    """QCDQ: the integers of a constant, a Clip of fewer bits, and their floats."""
     node = helper.make_node
-    codes = np.random.default_rng(1).integers(-8, 8, (4, 4)).astype(np.int8)
+    quantized = np.random.default_rng(1).integers(-8, 8, (4, 4)).astype(np.int8)
     held = {
-        **{"w": codes, "low": np.array(-8, np.int8), "high": np.array(7, np.int8)},
+        **{"w": quantized, "low": np.array(-8, np.int8), "high": np.array(7, np.int8)},
         **{"s": np.array(0.1, F), "n": np.array(0, np.int8)},
     }
     nodes = [

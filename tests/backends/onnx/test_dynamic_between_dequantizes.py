@@ -88,7 +88,7 @@ def judged(path: Path, x: Reals, *, optimize: bool = True) -> tuple[Reals, Count
 
 
 def close(found: Reals, wanted: Reals) -> None:
-    """Products of the same codes, scaled and added in another order."""
+    """Products of the same integers, scaled and added in another order."""
     assert np.abs(found - wanted).max() <= 1e-6 * np.abs(wanted).max(), f"seed {SEED}"
 
 

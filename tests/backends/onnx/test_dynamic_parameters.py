@@ -97,7 +97,7 @@ def _same_numbers(graph: Graph, rule: str) -> None:
 
 @pytest.mark.parametrize("format", ["qdq", "qoperator"])
 def test_random_programs_run_in_onnxruntime(tmp_path: Path, format: str) -> None:
-    """Sums of reals may be another in the last bit, and then a code that is a step away."""
+    """Sums of floats may be another in the last bit, and then an integer that is a step away."""
     ran = same = 0
     for seed in range(60):
         made = Dynamic(seed)

@@ -185,7 +185,7 @@ def test_the_models_of_the_package_come_back(tmp_path: Path) -> None:
             refused.append(str(error))
             continue
         if any(v.type.quant for _, each in graph.walk() for v in each.values.values()):
-            continue  # codes are written anew
+            continue  # integers are written anew
         pipeline.save(graph, made, force=True)
         assert made.read_bytes() == source.read_bytes(), model.graph.name
         count += 1

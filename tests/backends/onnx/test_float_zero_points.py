@@ -31,14 +31,14 @@ def product(*kinds: str) -> tuple[Graph, NDArray[np.float64]]:
         kind = parse_type(f"{DEPTH}x{COUNT}x!quant.uniform<{text}>")
         quant = kind.quant
         assert quant is not None
-        codes = rng.integers(*quant.storage.bounds, (DEPTH, COUNT), np.int64, endpoint=True)
-        array = Array(codes.astype(quant.storage.carrier), kind, f"w{i}")
+        quantized = rng.integers(*quant.storage.bounds, (DEPTH, COUNT), np.int64, endpoint=True)
+        array = Array(quantized.astype(quant.storage.carrier), kind, f"w{i}")
         weight = graph.add("dequantize", {"x": graph.constant(array)}).result
         made.append(graph.add("matmul", {"a": x, "b": weight}, name=f"y{i}").result)
         scale, zero = (
             np.asarray(n, np.float64).reshape(-1) for n in (quant.scales(), quant.zeros())
         )
-        real.append(X.astype(np.float64) @ ((codes - zero) * scale))
+        real.append(X.astype(np.float64) @ ((quantized - zero) * scale))
     graph.add("output", {f"y{i}": v for i, v in enumerate(made)})
     return graph, np.stack(real)
 
@@ -101,9 +101,9 @@ def test_a_file_that_fails_there_is_written_by_its_parts(
 ) -> None:
     """onnxruntime fails in each run of such a file, or at load; what is written of it runs."""
     rng = np.random.default_rng(5)
-    codes = rng.integers(0, 256, (COUNT, 2, 16), np.uint8)
+    quantized = rng.integers(0, 256, (COUNT, 2, 16), np.uint8)
     scales = rng.random(COUNT * 2).astype(np.float32)
-    held = {"w": codes, "s": scales}
+    held = {"w": quantized, "s": scales}
     ins, group = ["x", "w", "s"], np.repeat([0, 1], 16)
     zeros = np.full(COUNT * 2, 128.0, np.float32)
     if more == "zeros":
@@ -131,8 +131,8 @@ def test_a_file_that_fails_there_is_written_by_its_parts(
         match=r"unpacked compute|does not support 8-bit weights with floating-point zero points",
     ):
         judged(source, optimize=False)
-    reals = codes.reshape(COUNT, DEPTH) - zeros.reshape(COUNT, 2)[:, group].astype(np.float64)
-    wanted = X.astype(np.float64) @ (reals * scales.reshape(COUNT, 2)[:, group]).T
+    floats = quantized.reshape(COUNT, DEPTH) - zeros.reshape(COUNT, 2)[:, group].astype(np.float64)
+    wanted = X.astype(np.float64) @ (floats * scales.reshape(COUNT, 2)[:, group]).T
     read, ledger = pipeline.load(source), Ledger()
     if form is None:  # written anew
         read.set_profile(read.outputs["y"].node, "native")

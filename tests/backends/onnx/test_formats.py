@@ -59,7 +59,7 @@ def test_a_model_quantized_while_it_runs_needs_no_data(tmp_path: Path) -> None:
     for proto in forms:
         found = run(proto, feeds, optimize=False)["y"]
         assert off(found, wanted) < 0.05
-        # Codes may move by one where a sum of reals before them differs in its last bit.
+        # Integers may move by one where a sum of floats before them differs in its last bit.
         assert off(pipeline.run(made, feeds)["y"], found) < 0.01
 
 
@@ -158,7 +158,7 @@ def test_an_operator_of_onnxruntimes_own_is_none_of_plain_onnx(tmp_path: Path) -
 
 
 def test_numbers_that_turn_out_constant_are_folded_into_a_static_model(tmp_path: Path) -> None:
-    """A scale that is a quotient of constants, codes that are summed in integers."""
+    """A scale that is a quotient of constants, integers that are summed in integers."""
     rng = np.random.default_rng(5)
     w = rng.integers(-127, 128, (6, 4)).astype(np.int8)
     held = {"top": np.float32(6), "steps": np.float32(255), "z": np.uint8(9), "w": w}
@@ -243,7 +243,7 @@ def test_a_scale_that_a_constant_condition_chooses_is_folded(form: str, tmp_path
 
 
 def test_a_constant_beside_numbers_that_are_computed_stays_what_it_is(tmp_path: Path) -> None:
-    """What a convolution of chosen codes adds: a bias that a Reshape spreads."""
+    """What a convolution of chosen integers adds: a bias that a Reshape spreads."""
     rng = np.random.default_rng(7)
     node = helper.make_node
     nodes = [

@@ -20,7 +20,7 @@ node, info = helper.make_node, helper.make_tensor_value_info
 FLOAT = TensorProto.FLOAT
 
 
-def on_codes(x: str) -> list[onnx.NodeProto]:
+def quantized_nodes(x: str) -> list[onnx.NodeProto]:
     maps = ["sx", "zx", "w", "sw", "zw", "sy", "zy"]
     return [
         node("QuantizeLinear", [x, "sx", "zx"], ["c"]),
@@ -29,7 +29,7 @@ def on_codes(x: str) -> list[onnx.NodeProto]:
     ]
 
 
-def on_reals(x: str) -> list[onnx.NodeProto]:
+def float_nodes(x: str) -> list[onnx.NodeProto]:
     return [
         node("QuantizeLinear", [x, "sx", "zx"], ["e"]),
         node("DequantizeLinear", ["e", "sx", "zx"], ["de"]),
@@ -45,11 +45,15 @@ def branches(seed: int) -> onnx.ModelProto:
     out = info("on_reals", FLOAT, None)
     state, again = info("state", FLOAT, [4, 4]), info("again", TensorProto.BOOL, [])
     turn = info("turn", TensorProto.INT64, [])
-    both = [*on_codes("state"), *on_reals("on_codes"), node("Identity", ["again"], ["on"])]
+    both = [
+        *quantized_nodes("state"),
+        *float_nodes("on_codes"),
+        node("Identity", ["again"], ["on"]),
+    ]
     body = helper.make_graph(both, "body", [turn, again, state], [info("on", 9, []), out])
     loop = [node("Loop", ["turns", "", "x"], ["ran"], body=body)]
     yes = helper.make_graph(loop, "yes", [], [info("ran", FLOAT, [4, 4])])
-    no = helper.make_graph(on_codes("x"), "no", [], [info("on_codes", FLOAT, [4, 4])])
+    no = helper.make_graph(quantized_nodes("x"), "no", [], [info("on_codes", FLOAT, [4, 4])])
     nodes = [node("If", ["which"], ["y"], then_branch=yes, else_branch=no)]
     rng = np.random.default_rng(seed)
     held = {

@@ -1,4 +1,4 @@
-"""A layer and the clip behind it are one kernel on codes in onnxruntime, as the plan says."""
+"""A layer and the clip behind it are one kernel on integers in onnxruntime, as the plan says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE = (3, 4, 6, 6)
 
 
 def network(path: Path, head: str, ends: tuple[float, float]) -> NDArray[np.float32]:
-    """A layer whose reals go beyond both ends of the clip behind it."""
+    """A layer whose floats go beyond both ends of the clip behind it."""
     rng = np.random.default_rng(SEED)
     arrays = {
         "w": rng.normal(size=(4, 4, 3, 3)) / 2,

@@ -1,4 +1,4 @@
-"""Codes whose reals float32 does not hold, such as those of a mask at its end."""
+"""Integers whose floats float32 does not hold, such as those of a mask at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMS = {
 
 
 class Map(NamedTuple):
-    """What codes mean."""
+    """What integers mean."""
 
     scale: float
     zero: int
@@ -36,7 +36,7 @@ TYPES = {"i": np.dtype(np.int8), "u": np.dtype(np.uint8)}
 
 
 def model(op: str, kind: str, b: NDArray[np.generic] | None, maps: list[Map]) -> onnx.ModelProto:
-    """All codes and those of b, which are given where none are held."""
+    """All integers and those of b, which are given where none are held."""
     dtype = TYPES[kind]
     element = helper.np_dtype_to_tensor_dtype(dtype)
     held = {} if b is None else {"b": b}
@@ -59,8 +59,8 @@ def model(op: str, kind: str, b: NDArray[np.generic] | None, maps: list[Map]) ->
 
 
 def feeds(proto: onnx.ModelProto, kind: str) -> dict[str, NDArray[np.generic]]:
-    codes = np.arange(256).astype(np.uint8).view(TYPES[kind])
-    given = {"a": codes.reshape(256, 1), "b": codes}
+    quantized = np.arange(256).astype(np.uint8).view(TYPES[kind])
+    given = {"a": quantized.reshape(256, 1), "b": quantized}
     return {i.name: given[i.name] for i in proto.graph.input}
 
 
@@ -77,8 +77,8 @@ KEPT = {
 def test_reals_that_a_scales_rounding_makes_infinite_stand_at_the_end(
     op: str, name: str, form: str, tmp_path: Path
 ) -> None:
-    kind, codes, maps = KEPT[name]
-    proto, ledger = model(op, kind, np.array(codes, TYPES[kind]), maps), Ledger()
+    kind, quantized, maps = KEPT[name]
+    proto, ledger = model(op, kind, np.array(quantized, TYPES[kind]), maps), Ledger()
     onnx.save(proto, tmp_path / "m.onnx")
     how, target = FORMS[form]
     made = tmp_path / "made.onnx"
@@ -104,8 +104,8 @@ FAR = {
 def test_reals_that_lie_further_are_refused_in_one_line(
     name: str, form: str, tmp_path: Path
 ) -> None:
-    kind, codes, maps, whose = FAR[name]
-    b = None if codes is None else np.array(codes, TYPES[kind])
+    kind, quantized, maps, whose = FAR[name]
+    b = None if quantized is None else np.array(quantized, TYPES[kind])
     proto = model("QLinearMul", kind, b, maps)
     onnx.save(proto, tmp_path / "m.onnx")
     how, target = FORMS[form]
@@ -121,7 +121,7 @@ def test_reals_that_lie_further_are_refused_in_one_line(
 
 
 def between(kind: str, b: NDArray[np.generic], maps: list[Map]) -> onnx.ModelProto:
-    """The same product of reals between codes, as a source may have it."""
+    """The same product of floats between integers, as a source may have it."""
     proto = model("QLinearMul", kind, b, maps)
     del proto.graph.node[:]
     proto.graph.node.extend(

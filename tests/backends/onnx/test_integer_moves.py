@@ -1,4 +1,4 @@
-"""Leaky relu, squeeze, unsqueeze and slice on codes, as onnxruntime does them."""
+"""Leaky relu, squeeze, unsqueeze and slice on integers, as onnxruntime does them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def qdq(op: str, scales: tuple[float, float], **attrs: float) -> onnx.ModelProto
 def test_leaky_relu_of_every_code_is_onnxruntimes(kind: str) -> None:
     storage, carrier = (U8, np.uint8) if kind == "u8" else (I8, np.int8)
     low, high = storage.bounds
-    codes = np.arange(low, high + 1).astype(carrier)
+    quantized = np.arange(low, high + 1).astype(carrier)
     for seed in range(120):
         rng = np.random.default_rng(seed)
         # Powers of two make ties that round.
@@ -78,8 +78,8 @@ def test_leaky_relu_of_every_code_is_onnxruntimes(kind: str) -> None:
         graph.add("output", {"y": made.result})
         written: onnx.ModelProto = to_model(graph, Ledger())
         assert [n.op_type for n in written.graph.node] == ["QLinearLeakyRelu"]
-        wanted = onnxruntime_runs(written, codes)
-        assert run(graph, {"x": codes})["y"].tobytes() == wanted.tobytes(), f"seed {seed}"
+        wanted = onnxruntime_runs(written, quantized)
+        assert run(graph, {"x": quantized})["y"].tobytes() == wanted.tobytes(), f"seed {seed}"
 
 
 def test_the_operator_on_codes_is_read_and_written(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_the_operator_on_codes_is_read_and_written(tmp_path: Path) -> None:
     )
     graph = OnnxFrontend().load(save(proto, tmp_path), Ledger())
     assert [n.op for n in graph if n.op == "foreign"] == []
-    codes = np.arange(256).astype(np.uint8)
+    quantized = np.arange(256).astype(np.uint8)
     written: onnx.ModelProto = to_model(graph, Ledger())
     assert [(n.op_type, list(n.input)) for n in written.graph.node] == [("QLinearLeakyRelu", names)]
-    wanted = onnxruntime_runs(proto, codes)
-    assert onnxruntime_runs(written, codes).tobytes() == wanted.tobytes()
-    assert run(graph, {"x": codes})["y"].tobytes() == wanted.tobytes()
+    wanted = onnxruntime_runs(proto, quantized)
+    assert onnxruntime_runs(written, quantized).tobytes() == wanted.tobytes()
+    assert run(graph, {"x": quantized})["y"].tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("op", [*LISTS, "LeakyRelu"])
@@ -115,14 +115,16 @@ def test_models_are_fused_as_onnxruntime_fuses_them(op: str, tmp_path: Path) -> 
         nodes = onnx.load(tmp_path / "o.onnx").graph.node
         makers = {name: n.op_type for n in nodes for name in n.output}
         found = [n for n in nodes if n.op_type == kernel]
-        on_codes = bool(found) and makers.get(found[0].input[0]) != "DequantizeLinear"
+        quantized_kernels = bool(found) and makers.get(found[0].input[0]) != "DequantizeLinear"
         graph = OnnxFrontend().load(save(proto, tmp_path), Ledger())
         assert run(graph, {"x": x})["y"].tobytes() == wanted.tobytes()
         FuseQdq().run(graph, Ledger())
         name = {"LeakyRelu": "leaky_relu"}.get(op, op.lower())
         (node,) = (n for n in graph if n.op == name)
         assert (
-            (node.result.type.quant is not None) == on_codes == (not moves or len(set(scales)) == 1)
+            (node.result.type.quant is not None)
+            == quantized_kernels
+            == (not moves or len(set(scales)) == 1)
         )
         assert run(graph, {"x": x})["y"].tobytes() == wanted.tobytes(), f"{op} {scales}"
         path = tmp_path / "w.onnx"
@@ -131,7 +133,7 @@ def test_models_are_fused_as_onnxruntime_fuses_them(op: str, tmp_path: Path) -> 
 
 
 def test_codes_that_only_their_readers_give_a_meaning_are_moved(tmp_path: Path) -> None:
-    """A QOperator model: raw codes come in, are squeezed and cut, and are dequantized."""
+    """A QOperator model: raw integers come in, are squeezed and cut, and are dequantized."""
     constants: dict[str, NDArray[Any]] = {
         n: np.array([v]) for n, v in zip("abc", (0, 1, 3), strict=True)
     }
@@ -150,10 +152,10 @@ def test_codes_that_only_their_readers_give_a_meaning_are_moved(tmp_path: Path) 
         "dequantize",
     ]
     assert all(graph[name].type.quant for name in ("x", "m", "n"))
-    codes = np.arange(20).astype(np.uint8).reshape(1, 4, 5)
-    wanted = onnxruntime_runs(proto, codes)
-    assert run(graph, {"x": codes})["y"].tobytes() == wanted.tobytes()
+    quantized = np.arange(20).astype(np.uint8).reshape(1, 4, 5)
+    wanted = onnxruntime_runs(proto, quantized)
+    assert run(graph, {"x": quantized})["y"].tobytes() == wanted.tobytes()
     written: onnx.ModelProto = to_model(graph, Ledger())
     assert [n.op_type for n in written.graph.node] == ["Squeeze", "Slice", "DequantizeLinear"]
-    assert onnxruntime_runs(written, codes).tobytes() == wanted.tobytes()
+    assert onnxruntime_runs(written, quantized).tobytes() == wanted.tobytes()
     assert numpy_helper.to_array(written.graph.initializer[0]).tolist() == [0]

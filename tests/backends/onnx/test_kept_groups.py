@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's own on reals stay whole: what is opened is what codes are for."""
+"""Operators of onnxruntime's own on floats stay whole: what is opened is what integers are for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ OWN = {"domain": "com.microsoft"}
 
 
 def fused(kind: type[Any], *, coded: bool = False) -> onnx.ModelProto:
-    """A normalized sum, a product and a gelu with a bias; coded: data of the product are codes."""
+    """A normalized sum, a product and a gelu with a bias; coded: data of the product are
+    integers."""
     rng = np.random.default_rng(SEED)
 
     def real(*shape: int) -> NDArray[Any]:

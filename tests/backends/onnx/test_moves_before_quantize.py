@@ -1,4 +1,5 @@
-"""Moves to codes that a model holds are on codes themselves, where nobody reads what they leave."""
+"""Moves to integers that a model holds are on integers themselves, where nobody reads what they
+leave."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ TEXT = """graph main as PROFILE {
 
 
 def network(move: str, other: str) -> tuple[Graph, NDArray[np.float32]]:
-    """Products of which a move takes part to codes that are there; seeded data."""
+    """Products of which a move takes part to integers that are there; seeded data."""
     rng = np.random.default_rng(SEED)
     held = {"w": rng.normal(size=(5, 5)), "v": rng.normal(size=(3, 5))}
     text = TEXT.replace("MOVE", move).replace("OTHER", other).replace("PROFILE", OPTIMIZED)
@@ -106,7 +107,7 @@ PADDED = """graph main {
 
 @pytest.mark.parametrize(("form", "count"), [("qdq", 3), ("qoperator", 4)])
 def test_a_pad_counts_as_the_form_has_it(form: str, count: int, tmp_path: Path) -> None:
-    """Nothing plans codes for a pad: in QOperator form they are there, and it moves them."""
+    """Nothing plans integers for a pad: in QOperator form they are there, and it moves them."""
     rng = np.random.default_rng(SEED)
     held = {"w": rng.normal(size=(8, 8)), "v": rng.normal(size=(8, 3))}
     graph = parse(PADDED, {name: a.astype(np.float32) for name, a in held.items()})

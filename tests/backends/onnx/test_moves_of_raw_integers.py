@@ -1,4 +1,4 @@
-"""Codes that operators of ONNX move as raw integers: read as codes, and written so again."""
+"""Integers that operators of ONNX move as raw integers: read as integers, and written so again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOVES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 def moved(op: str, kind: str, *, table: bool = False) -> onnx.ModelProto:
-    """Quantize, the op on raw codes, dequantize; of constant codes where there is a table."""
+    """Quantize, the op on raw integers, dequantize; of constant integers where there is a table."""
     (code, zero), (others, attrs) = RAW[kind], MOVES[op]
     rng, node = np.random.default_rng(2), helper.make_node
     held: dict[str, NDArray[Any]] = {"s": np.array(0.06, np.float32), "z": np.array(zero, code)}

@@ -56,11 +56,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(frontend._HANDLERS, key)
 
 
-def reals(*shape: int) -> NDArray[np.float32]:
+def random_floats(*shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(5).standard_normal(shape).astype(F)
 
 
-X = reals(1, 2, 8, 7)
+X = random_floats(1, 2, 8, 7)
 SCALES = [
     (0.25, 0.5),
     (0.4, 0.3),
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[int, Node, Arrays, Arrays]] = {
         7,
         make("BatchNormalization", ["x", "a", "b", "a", "v"], ["y"]),
         {"x": X},
-        {"a": reals(2), "b": reals(2), "v": abs(reals(2))},
+        {"a": random_floats(2), "b": random_floats(2), "v": abs(random_floats(2))},
     ),
     "AveragePool 7": (
         7,
@@ -142,7 +142,7 @@ CASES: dict[str, tuple[int, Node, Arrays, Arrays]] = {
     "DepthToSpace 7": (
         7,
         make("DepthToSpace", ["x"], ["y"], blocksize=2),
-        {"x": reals(1, 8, 2, 3)},
+        {"x": random_floats(1, 8, 2, 3)},
         {},
     ),
     "ArgMax 11": (11, make("ArgMax", ["x"], ["y"], axis=-1), {"x": X}, {}),
@@ -150,20 +150,20 @@ CASES: dict[str, tuple[int, Node, Arrays, Arrays]] = {
         9,
         make("Scatter", ["x", "i", "u"], ["y"], axis=3),
         {"x": X},
-        {"i": np.array([[[[1, 3]]]]), "u": reals(1, 1, 1, 2)},
+        {"i": np.array([[[[1, 3]]]]), "u": random_floats(1, 1, 1, 2)},
     ),
     "GroupNormalization 18": (
         18,
         make("GroupNormalization", ["x", "a", "b"], ["y"], num_groups=2),
-        {"x": reals(2, 6, 3, 3)},
-        {"a": reals(2), "b": reals(2) + 1},
+        {"x": random_floats(2, 6, 3, 3)},
+        {"a": random_floats(2), "b": random_floats(2) + 1},
     ),
-    "DFT 17": (17, make("DFT", ["x"], ["y"], axis=2), {"x": reals(1, 3, 8, 1)}, {}),
+    "DFT 17": (17, make("DFT", ["x"], ["y"], axis=2), {"x": random_floats(1, 3, 8, 1)}, {}),
     "GridSample 16": (
         16,
         make("GridSample", ["x", "g"], ["y"], mode="bicubic", align_corners=1),
         {"x": X},
-        {"g": reals(1, 3, 3, 2) / 2},
+        {"g": random_floats(1, 3, 3, 2) / 2},
     ),
     "RoiAlign 10": (
         10,
@@ -175,8 +175,8 @@ CASES: dict[str, tuple[int, Node, Arrays, Arrays]] = {
     "LSTM 7": (
         7,
         make("LSTM", ["x", "w", "r"], ["y", "z"], hidden_size=2),
-        {"x": reals(4, 2, 3)},
-        {"w": reals(1, 8, 3), "r": reals(1, 8, 2)},
+        {"x": random_floats(4, 2, 3)},
+        {"w": random_floats(1, 8, 3), "r": random_floats(1, 8, 2)},
     ),
 }
 
@@ -220,7 +220,7 @@ def test_within_an_if_it_means_the_same_or_is_refused(tmp_path: Path, name: str)
 PLACES = make("MaxPool", ["x"], ["y", "z"], kernel_shape=[2, 3], auto_pad="SAME_LOWER")
 RUN = {
     **{name: case for name, case in CASES.items() if case[0] < 16},
-    "MaxPool 22": (22, PLACES, {"x": reals(2, 3, 4, 5)}, {}),
+    "MaxPool 22": (22, PLACES, {"x": random_floats(2, 3, 4, 5)}, {}),
     "Resize 13": (
         13,
         make("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode="align_corners"),

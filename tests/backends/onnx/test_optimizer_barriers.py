@@ -1,4 +1,4 @@
-"""Layers of reals between codes compute on reals in onnxruntime, whatever it would fuse."""
+"""Layers of floats between integers compute on floats in onnxruntime, whatever it would fuse."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ LAYERS: dict[str, tuple[tuple[int, ...], Make]] = {
 
 
 def network(shape: tuple[int, ...], make: Make) -> Graph:
-    """A layer of reals, what it takes and what it makes rounded to codes."""
+    """A layer of floats, what it takes and what it makes rounded to integers."""
     graph = Graph("kept", "ort-1.31")
     x = graph.add("input", types=(TensorType(shape, F32),), name="x").result
     for scale, between in ((0.03, make), (0.002, None)):
-        codes = uniform(U8, np.float32(scale), 128)
-        given = graph.add("quantize", {"x": x}, types=(x.type.with_element(codes),)).result
+        quantized = uniform(U8, np.float32(scale), 128)
+        given = graph.add("quantize", {"x": x}, types=(x.type.with_element(quantized),)).result
         x = graph.add("dequantize", {"x": given}).result
         x = between(graph, x) if between else x
     graph.add("output", {"y": x})

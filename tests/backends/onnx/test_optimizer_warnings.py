@@ -23,7 +23,7 @@ HIDDEN = 8
 
 
 def layer(seed: int) -> onnx.ModelProto:
-    """One layer with codes of unsigned weights, as `quantize_dynamic` makes it."""
+    """One layer with integers of unsigned weights, as `quantize_dynamic` makes it."""
     rng = np.random.default_rng(seed)
     held: dict[str, Any] = {
         "w": rng.integers(30, 200, (1, 6, 4 * HIDDEN)).astype(np.uint8),

@@ -30,7 +30,7 @@ HELD: dict[str, NDArray[np.generic]] = {
 }
 
 
-def on_codes(*, last: bool = False) -> onnx.ModelProto:
+def integer_model(*, last: bool = False) -> onnx.ModelProto:
     node = helper.make_node(
         "QLinearAveragePool",
         ["x", "s", "z", "s", "z"],
@@ -44,7 +44,7 @@ def on_codes(*, last: bool = False) -> onnx.ModelProto:
     return model([node], {"x": (U8, shape)}, {"y": (U8, None)}, HELD, domains=["com.microsoft"])
 
 
-def of_reals() -> onnx.ModelProto:
+def float_model() -> onnx.ModelProto:
     node = helper.make_node
     nodes = [
         node("DequantizeLinear", ["x", "s", "z"], ["a"]),
@@ -60,7 +60,7 @@ def of_reals() -> onnx.ModelProto:
 def test_no_form_changes_what_a_window_is_divided_by(
     tmp_path: Path, form: str, target: str, kind: str
 ) -> None:
-    proto = of_reals() if kind == "reals" else on_codes(last=kind == "last")
+    proto = float_model() if kind == "reals" else integer_model(last=kind == "last")
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(proto, path)
     ledger = Ledger()
@@ -74,7 +74,7 @@ def test_no_form_changes_what_a_window_is_divided_by(
 
 
 def test_sizes_that_nobody_knows_keep_the_pool_on_codes_or_are_refused(tmp_path: Path) -> None:
-    proto = on_codes()
+    proto = integer_model()
     proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(proto, path)

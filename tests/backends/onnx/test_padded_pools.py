@@ -119,7 +119,7 @@ def test_zeros_behind_a_move_stay(between: str, opset: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
 def test_zeros_before_a_pool_stay_in_every_form(form: str, tmp_path: Path) -> None:
-    """A network of codes, of which a Pad and a pool are moves."""
+    """A network of integers, of which a Pad and a pool are moves."""
     source, path = tmp_path / "source.onnx", tmp_path / "written.onnx"
     x = saved(source, "MaxPool", 2, 17)
     model = onnx.load(source)

@@ -17,8 +17,8 @@ from tests.frontends.onnx.models import model
 FLOAT = TensorProto.FLOAT
 
 
-def product(weights: int, codes: int, *, domain: str = "", opset: int = 21) -> onnx.ModelProto:
-    """A product of codes with weights of some type, and a Selu on codes behind it."""
+def product(weights: int, quantized: int, *, domain: str = "", opset: int = 21) -> onnx.ModelProto:
+    """A product of integers with weights of some type, and a Selu on integers behind it."""
     rng = np.random.default_rng(4)
 
     def node(op: str, ins: list[str], out: str) -> onnx.NodeProto:
@@ -44,7 +44,7 @@ def product(weights: int, codes: int, *, domain: str = "", opset: int = 21) -> o
     w = rng.integers(-8, 8, 32 * 5)
     proto.graph.initializer.append(helper.make_tensor("w", weights, [32, 5], w))
     proto.graph.initializer.append(helper.make_tensor("o", weights, [], [0]))
-    proto.graph.initializer.append(helper.make_tensor("z", codes, [], [100]))
+    proto.graph.initializer.append(helper.make_tensor("z", quantized, [], [100]))
     return proto
 
 
@@ -107,7 +107,7 @@ def test_codes_of_onnxruntimes_own_operators_need_no_newer_operator_set(
 
 @pytest.mark.parametrize("codes", [U8, U16])
 def test_what_asks_for_sizes_stays_on_nothing(codes: int, tmp_path: Path) -> None:
-    """Shape and Size compute nothing on reals, so that nobody counts them among what does."""
+    """Shape and Size compute nothing on floats, so that nobody counts them among what does."""
     proto = product(I8, codes)
     (end,) = (n for n in proto.graph.node if n.op_type == "Selu")
     for op, shape in (("Shape", [2]), ("Size", [])):

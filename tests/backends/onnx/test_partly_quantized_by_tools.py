@@ -139,8 +139,8 @@ def test_ops_beside_codes_get_codes_and_read_those_that_are(
     taken = {v.node.removesuffix("_1"): v.taken == "integer" for v in pipeline.op_verdicts(done)}
     assert all(taken[made] for made in GETS[name])
     before, after = held(source), held(out)
-    codes = {n: a for n, a in before.items() if n.endswith(("_quantized", "_scale"))}
-    assert set(codes.values()) <= set(after.values())
+    quantized = {n: a for n, a in before.items() if n.endswith(("_quantized", "_scale"))}
+    assert set(quantized.values()) <= set(after.values())
     predicted = pipeline.optimize(pipeline.load(out), [Group("ort-1.31")])
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     plain = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
@@ -179,7 +179,7 @@ def test_any_ops_quantized_before_give_the_predicted_bytes(seed: int, tmp_path: 
 
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 def test_plans_count_what_onnxruntime_takes(form: str, tmp_path: Path) -> None:
-    """An erf between codes is no integer op, and products that it has in reals are none."""
+    """An erf between integers is no integer op, and products that it has in floats are none."""
     path = part("erf", form, "QInt8", tmp_path)
     taken = {v.node: v for v in pipeline.op_verdicts(pipeline.load(path))}
     found = pipeline.plan(pipeline.load(path)).decisions

@@ -1,4 +1,5 @@
-"""A model that is quantized in part is finished: what is real gets codes, codes that exist stay."""
+"""A model that is quantized in part is finished: what is real gets integers, integers that exist
+stay."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def test_what_is_real_is_quantized_and_codes_stay(
 
 
 def test_nothing_is_coded_twice(tmp_path: Path) -> None:
-    """Between codes that exist, finishing with data writes what quantizing at once writes."""
+    """Between integers that exist, finishing with data writes what quantizing at once writes."""
     source, out = part(tmp_path, "fc3"), tmp_path / "out.onnx"
     pipeline.save(ways(pipeline.load(source), "data"), out, format="qdq")
     whole = pipeline.load(tmp_path / "float.onnx")
@@ -153,9 +154,9 @@ def test_products_of_scales_are_no_data(tmp_path: Path) -> None:
         make("Mul", ["s", "t"], ["u"]),
         make("Mul", ["f", "u"], ["y"]),
     ]
-    codes = rng.integers(-127, 128, (16, 8)).astype(np.int8)
+    quantized = rng.integers(-127, 128, (16, 8)).astype(np.int8)
     constants: dict[str, NDArray[np.generic]] = {
-        "w": codes,
+        "w": quantized,
         "t": np.asarray(0.01, np.float32),
     }
     proto = model(nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 8])}, constants)
@@ -229,7 +230,7 @@ def test_what_scales_a_sum_gets_no_codes(
 
 
 def test_a_dynamic_convolution_is_finished_with_its_scales(tmp_path: Path) -> None:
-    """Small channels keep their reals beside large ones when data finish a dynamic model."""
+    """Small channels keep their floats beside large ones when data finish a dynamic model."""
     rng = np.random.default_rng(SEED)
     spread = np.logspace(-4, 0, 6)[:, None, None, None]
     constants = {

@@ -1,4 +1,4 @@
-"""What a plan says of models that hold codes is what these are shown to be."""
+"""What a plan says of models that hold integers is what these are shown to be."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def test_work_and_what_is_on_codes_are_counted_as_they_are_shown(
     new = sum(d.macs_on_codes for d in found if d.becomes == "integer")
     done = sum(d.macs_on_codes for d in found) + sum(d.macs for d in real)
     assert done - new == shown.integer_macs
-    on_codes = {layer.name for layer in shown.layers if layer.in_codes and "/" not in layer.name}
-    assert on_codes <= {d.node for d in found if d.becomes == "already" or d in real}
+    quantized_kernels = {
+        layer.name for layer in shown.layers if layer.in_codes and "/" not in layer.name
+    }
+    assert quantized_kernels <= {d.node for d in found if d.becomes == "already" or d in real}
     assert all(d.reason == ALREADY_QUANTIZED for d in found if d.becomes == "already")
     assert all(d.reason != ALREADY_QUANTIZED for d in found if d.becomes != "already")
     taken = {v.node: v for v in pipeline.op_verdicts(pipeline.load(tmp_path / "m.onnx"))}

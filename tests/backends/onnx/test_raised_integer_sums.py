@@ -1,4 +1,5 @@
-"""Sums of raw integers with constant scales come back to reals between codes, or to operators."""
+"""Sums of raw integers with constant scales come back to floats between integers, or to
+operators."""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ def test_a_dynamic_model_whose_numbers_turn_out_constant_is_a_static_one(
         if form == "integer":
             assert (result == wanted).all()
         else:
-            # Where sums of reals are rounded elsewhere a code may be the next one.
+            # Where sums of floats are rounded elsewhere a code may be the next one.
             assert off.max() <= 1.01
             assert Change.REGROUPED in ledger.counts()
 
@@ -169,7 +170,7 @@ def convolution(axes: int, groups: int, *, bias: bool) -> onnx.ModelProto:
 def test_a_dynamic_convolution_comes_back_from_its_raw_sums(
     tmp_path: Path, axes: int, groups: int, bias: bool, granularity: str
 ) -> None:
-    """Written as sums and read again it is what the codes in memory are written as."""
+    """Written as sums and read again it is what the integers in memory are written as."""
     source = tmp_path / "m.onnx"
     onnx.save(convolution(axes, groups, bias=bias), source)
     made = pipeline.quantize_dynamic(pipeline.load(source), granularity=granularity)

@@ -1,4 +1,5 @@
-"""Signed codes that go through moves to reals, in every operator set: onnxruntime takes them."""
+"""Signed integers that go through moves to floats, in every operator set: onnxruntime takes
+them."""
 
 from __future__ import annotations
 
@@ -42,14 +43,14 @@ MOVES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Identity": ((), {}),
 }
 OPENED = ("Slice", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "MaxPool")
-"""Those that the optimizer takes codes through."""
+"""Those that the optimizer takes integers through."""
 FEEDS = {"x": (np.random.default_rng(3).standard_normal(SHAPE) * 9).astype(F)}
 
 Nodes = list[onnx.NodeProto]
 Held = dict[str, NDArray[Any]]
 
 
-def codes(held: Held, stem: str, scale: float = 0.1, kind: type = np.int8) -> Nodes:
+def quantize_pair(held: Held, stem: str, scale: float = 0.1, kind: type = np.int8) -> Nodes:
     """Quantize and dequantize, from x."""
     held |= {f"{stem}_s": np.array(scale, F), f"{stem}_z": np.array(3, kind)}
     pair = [f"{stem}_s", f"{stem}_z"]
@@ -83,14 +84,17 @@ WAYS = ("result", "relu", "both", "row")
 
 
 def every(opset: int, kind: type, ways: tuple[str, ...] = WAYS) -> onnx.ModelProto:
-    """Each move by itself, and in a row: to a result, to an operator on reals, and to both."""
+    """Each move by itself, and in a row: to a result, to an operator on floats, and to both."""
     held: Held = {}
     nodes: Nodes = []
     results: list[str] = []
     for i, op in enumerate(MOVES):
         for way in ways:
             stem = f"{op}_{way}"
-            nodes += [*codes(held, stem, (i + 3) / 64, kind), move(held, op, f"{stem}_d", stem)]
+            nodes += [
+                *quantize_pair(held, stem, (i + 3) / 64, kind),
+                move(held, op, f"{stem}_d", stem),
+            ]
             if way == "row":
                 nodes += [helper.make_node("Transpose", [stem], [f"{stem}_t"])]
                 stem = f"{stem}_t"
@@ -148,7 +152,11 @@ def test_each_target_has_them(tmp_path: Path, target: str) -> None:
 def test_the_optimizer_fails_at_its_own_codes_from_set_21_on(op: str) -> None:
     """Where this fails, onnxruntime has mended it."""
     held: Held = {}
-    nodes = [*codes(held, "c"), move(held, op, "c_d", "t"), helper.make_node("Relu", ["t"], ["y"])]
+    nodes = [
+        *quantize_pair(held, "c"),
+        move(held, op, "c_d", "t"),
+        helper.make_node("Relu", ["t"], ["y"]),
+    ]
     run(model(nodes, held, 20, ["y"]), FEEDS, optimize=True)
     newer = model(nodes, held, 21, ["y"])
     run(newer, FEEDS, optimize=False)
@@ -161,7 +169,11 @@ def test_the_optimizer_fails_at_its_own_codes_from_set_21_on(op: str) -> None:
 
 def test_the_ledger_says_what_stands_behind_moves(tmp_path: Path) -> None:
     held: Held = {}
-    nodes = [*codes(held, "c"), move(held, "Slice", "c_d", "t"), move(held, "Tile", "t", "y")]
+    nodes = [
+        *quantize_pair(held, "c"),
+        move(held, "Slice", "c_d", "t"),
+        move(held, "Tile", "t", "y"),
+    ]
     ledger = Ledger()
     made = written(tmp_path, model(nodes, held, 17, ["y"]), ledger, opset=21)
     (line,) = (e for e in ledger if "after it too" in e.reason)
@@ -182,11 +194,11 @@ def test_a_second_writing_adds_nothing(tmp_path: Path, form: str | None) -> None
 
 @pytest.mark.parametrize("op", OPENED)
 def test_kernels_behind_moves_are_those_of_older_sets(tmp_path: Path, op: str) -> None:
-    """A sigmoid between codes runs on codes, which take u8 and no i8."""
+    """A sigmoid between integers runs on integers, which take u8 and no i8."""
     held: Held = {}
     end: Held = {"e_s": np.array(1 / 256, F), "e_z": np.array(-128, np.int8)}
     nodes = [
-        *codes(held, "c"),
+        *quantize_pair(held, "c"),
         move(held, op, "c_d", "t"),
         helper.make_node("Sigmoid", ["t"], ["r"]),
         helper.make_node("QuantizeLinear", ["r", *end], ["p"]),
@@ -206,7 +218,7 @@ def test_codes_whose_reals_do_not_give_them_again_are_moved(
     tmp_path: Path, scale: float, form: str | None
 ) -> None:
     held: Held = {}
-    nodes = [*codes(held, "c", scale), move(held, "Slice", "c_d", "t")]
+    nodes = [*quantize_pair(held, "c", scale), move(held, "Slice", "c_d", "t")]
     proto = model([*nodes, helper.make_node("Neg", ["t"], ["y"])], held, 17, ["y"])
     wide = FEEDS["x"].astype(np.float64) * scale * 10
     feeds = {"x": wide.clip(-3.4e38, 3.4e38).astype(F)}
@@ -234,7 +246,7 @@ def test_what_the_optimizer_takes_out_hides_no_move(tmp_path: Path, op: str) -> 
     names, attrs = THROUGH[op]
     used = {n: held[n] for n in held if n in names}
     nodes = [
-        *codes(used, "c"),
+        *quantize_pair(used, "c"),
         helper.make_node(op, names, ["i"], **attrs),
         move(used, "Slice", "i", "t"),
         helper.make_node("Relu", ["t"], ["y"]),
@@ -260,7 +272,7 @@ def test_moves_within_branches(tmp_path: Path) -> None:
     branches = {}
     held: Held = {"yes": np.array(True)}
     for name, op in (("then_branch", "Slice"), ("else_branch", "MaxPool")):
-        nodes = [*codes(held, name), move(held, op, f"{name}_d", f"{name}_t")]
+        nodes = [*quantize_pair(held, name), move(held, op, f"{name}_d", f"{name}_t")]
         nodes += [helper.make_node("Relu", [f"{name}_t"], [f"{name}_y"])]
         out = helper.make_tensor_value_info(f"{name}_y", FLOAT, None)
         branches[name] = helper.make_graph(nodes, name, [], [out])
@@ -279,7 +291,7 @@ def test_weights_of_few_bits_behind_moves(tmp_path: Path) -> None:
     held: Held = {"w": rng.integers(-8, 8, (16, 8)).astype(np.int8), "ws": np.full(8, 0.25, F)}
     held["wz"] = np.zeros(8, np.int8)
     nodes = [
-        *codes(held, "c", 0.5),
+        *quantize_pair(held, "c", 0.5),
         move(held, "Reshape", "c_d", "t"),
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=1),
         helper.make_node("MatMul", ["t", "wd"], ["y"]),

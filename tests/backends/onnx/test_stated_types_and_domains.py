@@ -20,7 +20,7 @@ node, info = helper.make_node, helper.make_tensor_value_info
 
 
 def stated(folder: Path, version: int = 1) -> Path:
-    """A model that states the types of two inner tensors, one of them of codes."""
+    """A model that states the types of two inner tensors, one of them of integers."""
     nodes = [
         node("Relu", ["x"], ["h"]),
         node("QuantizeLinear", ["h", "s", "z"], ["q"], domain="com.microsoft"),

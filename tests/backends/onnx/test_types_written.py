@@ -54,7 +54,7 @@ def wide(name: str) -> dict[int, set[str]]:
 
 PLAIN = {*KINDS, "tensor(bfloat16)", "tensor(string)"}
 ELSEWHERE = {"QuantizeLinear", "DequantizeLinear", "Scan"}
-"""Whose sets are told by their codes, or by what goes in."""
+"""Whose sets are told by their integers, or by what goes in."""
 
 
 def test_every_operator_that_takes_more_in_newer_sets_is_known() -> None:

@@ -108,20 +108,20 @@ def made(name: str) -> bytes:
 
 
 def in_float(path: Path, folder: Path) -> Counter[str]:
-    """The ops that onnxruntime computes on reals, by what QIR calls them."""
+    """The ops that onnxruntime computes on floats, by what QIR calls them."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.log_severity_level = 4
     onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     graph = onnx.load(folder / "optimized.onnx").graph
-    codes = {t.name for t in graph.initializer if t.data_type not in (F32, TensorProto.INT64)}
+    integers = {t.name for t in graph.initializer if t.data_type not in (F32, TensorProto.INT64)}
     found: Counter[str] = Counter()
     for node in graph.node:
         kernel = node.op_type.startswith("Q") or node.op_type == "DequantizeLinear"
-        if node.op_type in MOVES and node.input[0] in codes:
+        if node.op_type in MOVES and node.input[0] in integers:
             kernel = True
         if kernel and node.op_type != "DequantizeLinear":
-            codes.update(node.output)
+            integers.update(node.output)
         if not kernel:
             found[NAMES[node.op_type.removeprefix("Fused")]] += 1
     return found

@@ -21,7 +21,7 @@ KERNELS = frozenset(
     "DynamicQuantizeMatMul MatMulIntegerToFloat MatMulInteger ConvInteger QGemm "
     "QLinearMatMul QLinearConv".split()
 )
-"""Operators of an optimized model that sum products of codes."""
+"""Operators of an optimized model that sum products of integers."""
 PRODUCTS = frozenset("matmul gemm linear conv2d matmul_integer conv_integer".split())
 
 
@@ -33,7 +33,7 @@ def _ops(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def summed(path: Path, folder: Path) -> list[str]:
-    """The kernels that sum codes in what onnxruntime makes of a model."""
+    """The kernels that sum integers in what onnxruntime makes of a model."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.log_severity_level = 4
@@ -42,7 +42,7 @@ def summed(path: Path, folder: Path) -> list[str]:
 
 
 def verified(path: Path) -> list[str]:
-    """The products that `qir verify` says are on codes."""
+    """The products that `qir verify` says are on integers."""
     told = json.loads(qir("verify", path, "--target", "onnxruntime", "--json").out)
     return [v["node"] for v in told["ops"] if v["taken"] == "integer" and v["op"] in PRODUCTS]
 
@@ -104,7 +104,7 @@ def test_one_product(axes: str, bias: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "none"])
 def test_a_gemm_and_a_convolution(bias: bool, tmp_path: Path) -> None:
-    """A gemm that adds reals is float32 where QDQ form says it, and so is a convolution."""
+    """A gemm that adds floats is float32 where QDQ form says it, and so is a convolution."""
     node, rng = helper.make_node, np.random.default_rng(3)
     added = ["b"] * bias
     nodes = [

@@ -23,9 +23,9 @@ def run(path: Path, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.generic
     return np.asarray(session.run(None, feeds)[0])
 
 
-def weights(codes: str) -> NDArray[np.float32]:
-    """Whole numbers of which every row and column spans the codes, so that the scale is one."""
-    low, high = {"u4": (-8, 7), "i4": (-7, 7), "u8": (-128, 127), "i8": (-127, 127)}[codes]
+def weights(quantized: str) -> NDArray[np.float32]:
+    """Whole numbers of which every row and column spans the integers, so that the scale is one."""
+    low, high = {"u4": (-8, 7), "i4": (-7, 7), "u8": (-128, 127), "i8": (-127, 127)}[quantized]
     row = np.round(np.linspace(low, high, SIDE))
     return np.array([np.roll(row, i) for i in range(SIDE)], np.float32)
 
@@ -84,7 +84,7 @@ def test_each_product_keeps_its_own_packed_weights(
 def test_a_bias_of_zeros_that_two_layers_share_is_two_biases_of_codes(
     form: str, tmp_path: Path
 ) -> None:
-    """Equal codes mean other numbers in each, though zero is zero: one array has one map."""
+    """Equal integers mean other numbers in each, though zero is zero: one array has one map."""
     rng = np.random.default_rng(7)
     held = {n: rng.normal(size=(SIDE, SIDE)).astype(np.float32) for n in ("w", "w2")}
     held["b"] = np.zeros(SIDE, np.float32)

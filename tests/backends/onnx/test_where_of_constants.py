@@ -1,4 +1,5 @@
-"""A where that chooses between codes and a real constant, as onnxruntime's optimizer takes it."""
+"""A where that chooses between integers and a real constant, as onnxruntime's optimizer takes
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long sums of raw integers and of onnxruntime's products: told, and reals only if asked for."""
+"""Long sums of raw integers and of onnxruntime's products: told, and floats only if asked for."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def test_raw_sums_that_wrap_stay_raw_sums(op: str, form: str, terms: int, tmp_pa
     assert found == (wanted if terms > MOST else pytest.approx(wanted, rel=1e-3))
 
 
-# -- what has no operator on codes ----------------------------------------------------------------
+# -- what has no operator on integers
+# ----------------------------------------------------------------
 
 
 def dynamic(*more: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -174,7 +175,7 @@ def test_products_without_an_operator_on_codes_become_reals_where_they_fit(
 def test_a_branch_whose_weights_lie_outside_is_held_to_the_same(
     form: str, terms: int, tmp_path: Path
 ) -> None:
-    """With ONNX's own operators, of which none multiplies codes as QGemm does."""
+    """With ONNX's own operators, of which none multiplies integers as QGemm does."""
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
     proto = model(CASES["QGemm"][2], ("u8", "u8"), terms)
     graph, kind = proto.graph, TensorProto.UINT8

@@ -38,8 +38,8 @@ def _model(nodes: list[onnx.NodeProto], kind: str, bias: int) -> onnx.ModelProto
     return helper.make_model(graph, opset_imports=sets, ir_version=8)
 
 
-def on_codes(kind: str, bias: int) -> onnx.ModelProto:
-    """One operator on codes: its sums have 32 bits."""
+def integer_model(kind: str, bias: int) -> onnx.ModelProto:
+    """One operator on integers: its sums have 32 bits."""
     own = {"conv": ("QLinearConv", ""), "gemm": ("QGemm", "com.microsoft")}
     op, domain = own[kind]
     sides = ["x", "xs", "xz", "w", "ws", "wz"]
@@ -47,8 +47,8 @@ def on_codes(kind: str, bias: int) -> onnx.ModelProto:
     return _model([helper.make_node(op, [*sides, *rest], ["y"], domain=domain)], kind, bias)
 
 
-def on_reals(kind: str, bias: int) -> onnx.ModelProto:
-    """Reals between codes: nothing wraps."""
+def qdq_model(kind: str, bias: int) -> onnx.ModelProto:
+    """Floats between integers: nothing wraps."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xr"]),
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wr"]),
@@ -68,7 +68,7 @@ def runtime(path: Path, x: NDArray[np.uint8], *, optimize: bool = False) -> NDAr
 
 
 def far(kind: str) -> NDArray[np.uint8]:
-    """Codes that take the sums to their ends, and others."""
+    """Integers that take the sums to their ends, and others."""
     x = np.random.default_rng(0).integers(0, 256, (1, 3, 4, 4) if kind == "conv" else (5, 3))
     (x if kind == "gemm" else x[0, :, 0].T)[:3] = [[255] * 3, [0] * 3, [255, 0, 255]]
     return x.astype(np.uint8)
@@ -80,7 +80,7 @@ def test_sums_that_wrap_are_refused_as_reals_unless_asked_for(
     kind: str, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_codes(kind, MOST - 100), source)
+    onnx.save(integer_model(kind, MOST - 100), source)
     with pytest.raises(Refused, match=r"y: .*sums come to .* wrap in 32 bits; --lossy allows it"):
         pipeline.save(pipeline.load(source), made, format=form)
     assert not made.exists()
@@ -97,7 +97,7 @@ def test_sums_up_to_the_limit_are_written_in_every_form(
     kind: str, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_codes(kind, LIMIT), source)
+    onnx.save(integer_model(kind, LIMIT), source)
     pipeline.save(pipeline.load(source), made, format=form)
     x = far(kind)
     assert (runtime(source, x) == runtime(made, x)).all()
@@ -110,7 +110,7 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
     kind: str, bias: int, form: str, tmp_path: Path
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_reals(kind, bias), source)
+    onnx.save(qdq_model(kind, bias), source)
     graph, ledger = pipeline.load(source), Ledger()
     pipeline.save(graph, made, format=form, ledger=ledger)
     told = [e.subject for e in ledger if "stays float: sums come to" in e.reason]
@@ -127,7 +127,7 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
 
 
 def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
-    """Without a bias, whose reals are added behind it."""
+    """Without a bias, whose floats are added behind it."""
     source, made, ledger = tmp_path / "m.onnx", tmp_path / "made.onnx", Ledger()
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs"], ["xr"]),
@@ -154,7 +154,7 @@ def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_that_wrap_stay_on_codes(kind: str, tmp_path: Path) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
-    onnx.save(on_codes(kind, MOST), source)
+    onnx.save(integer_model(kind, MOST), source)
     graph = pipeline.load(source)
     pipeline.save(graph, made, format="qoperator")
     x = far(kind)

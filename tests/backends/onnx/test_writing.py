@@ -133,13 +133,13 @@ def test_results_have_their_names_also_where_a_value_has_two_or_is_an_input(tmp_
         np.testing.assert_array_equal(array, expected)
 
 
-# -- codes --------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------
 
 
 def conv_group(
     quant: QuantType, *tails: tuple[str, dict[str, float]]
 ) -> tuple[Graph, Value, NDArray[np.uint8], NDArray[np.int8]]:
-    """conv2d |> tails on codes."""
+    """conv2d |> tails on integers."""
     source = u8(0.02, 120)
     graph, value = graph_of(1, 3, 6, 6, element=source)
     w = RNG.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
@@ -156,7 +156,7 @@ def conv_group(
 
 
 def convolved(x: NDArray[np.uint8], w: NDArray[np.int8]) -> NDArray[np.float64]:
-    """The reals of that convolution."""
+    """The floats of that convolution."""
     real = (x.astype(np.float64) - 120) * np.float32(0.02)
     scales = np.array([0.01, 0.02, 0.005, 0.013], np.float32).astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(real, (3, 3), (2, 3))
@@ -362,8 +362,8 @@ def test_i32_constants_that_are_codes_are_dequantized_without_a_zero_point() -> 
 def test_codes_of_32_bits_are_read_and_never_made(tmp_path: Path, target: str, zero: int) -> None:
     wide = uniform(I32, np.array(0.5, np.float32), zero)
     graph, x = graph_of(4)
-    codes = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
-    graph.add("output", {"y": graph.add("dequantize", {"x": codes}).result})
+    quantized = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
+    graph.add("output", {"y": graph.add("dequantize", {"x": quantized}).result})
     with pytest.raises(
         Refused, match=r"^q: QuantizeLinear makes quantized values of .* not of i32"
     ):

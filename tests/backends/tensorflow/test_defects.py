@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.tensorflow.asking import GraphRequest
+from qir.backends.tensorflow.kernel_runs import GraphRequest
 from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from tests.differential.kernels_of_tensorflow import HAS_VNNI, Kind, Kinds, TensorFlow

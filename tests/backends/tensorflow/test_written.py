@@ -14,7 +14,7 @@ from qir.cli.models import file_bytes
 from qir.errors import Refused, UsageError
 from qir.ir.types import DeclaredBounds
 from qir.target import target
-from qir.testing.generated import random_graph, sample_inputs
+from qir.testing.random_graphs import random_graph, sample_inputs
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
 from .networks import Net, branches, inverted, padded, residual
@@ -42,7 +42,9 @@ def test_padding_that_a_convolution_alone_reads_is_its_own(
     made, feeds = quantized(net.graph, net.feeds(4)), net.feeds(8)
     run = target(TARGET).compile
     joined, found = converted(made, qir.Ledger(), kernels=True), run(made)(**feeds)
-    monkeypatch.setattr("qir.backends.tensorflow.writer.padded.fuse_pads", lambda graph: None)
+    monkeypatch.setattr(
+        "qir.backends.tensorflow.writer.fused_padding.fuse_pads", lambda graph: None
+    )
     apart, wanted = converted(made, qir.Ledger(), kernels=True), run(made)(**feeds)
     counts = [sum(n.op == "pad" for n in graph) for graph in (joined, apart)]
     assert counts == [1, 3]

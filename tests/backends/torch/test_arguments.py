@@ -67,8 +67,8 @@ def test_integers_are_padded_by_the_lowest(engine: str, kind: str, tmp_path: Pat
     )
     scale, zero, storage = (0.03, 250, torch.quint8) if "u8" in kind else (0.03, 20, torch.qint8)
     x = 5 * X
-    reals = torch.quantize_per_tensor(x, scale, zero, storage).dequantize()
-    wanted = max_pool2d(pad(reals, (0, 1, 0, 1), value=float("-inf")), 3, 2)
+    floats = torch.quantize_per_tensor(x, scale, zero, storage).dequantize()
+    wanted = max_pool2d(pad(floats, (0, 1, 0, 1), value=float("-inf")), 3, 2)
     path = tmp_path / "m.pt"
     qir.save(graph, path, target=f"pytorch-{engine}")
     opened: Any = torch.jit.load

@@ -38,11 +38,13 @@ def by_hand(graph: Graph) -> list[np.ndarray[Any, Any]]:
         quant, held = value.type.quant, value.constant
         if quant is None or held is None:
             continue
-        codes = np.asarray(held.data).astype(np.float64)
+        quantized = np.asarray(held.data).astype(np.float64)
         scales, zeros = quant.scales().astype(np.float64), quant.zeros().astype(np.float64)
-        size = -(-codes.shape[1] // scales.shape[1])
-        wide = [np.repeat(a, size, 1)[:, : codes.shape[1]] for a in (scales, zeros + 0 * scales)]
-        made.append((codes - wide[1]) * wide[0])
+        size = -(-quantized.shape[1] // scales.shape[1])
+        wide = [
+            np.repeat(a, size, 1)[:, : quantized.shape[1]] for a in (scales, zeros + 0 * scales)
+        ]
+        made.append((quantized - wide[1]) * wide[0])
     return made
 
 

@@ -32,11 +32,11 @@ NAMED: Mapping[str, str] = {
 """What torch calls ops."""
 _EDGES = ("quantize_per_tensor", "dequantize")
 UNGROUPED = ("transposed", "apart")
-"""Families of which no kernel on codes is predicted."""
+"""Families of which no kernel on integers is predicted."""
 
 
 def recorded(text: str) -> Iterator[str]:
-    """The kernels whose operands were codes, and ` real` behind those whose result is none."""
+    """The kernels whose operands were integers, and ` real` behind those whose result is none."""
     real: bool | str = False
     tokens = text.replace("[", " [ ").replace("]", " ] ").split()
     while tokens:
@@ -52,7 +52,7 @@ def recorded(text: str) -> Iterator[str]:
             real = "at once" if op == "dequantize" else False
         elif op == "matmul" and real == "at once":
             tail = "relu" if tokens[0] == "relu_" else ""
-            if tokens[bool(tail)] == _EDGES[0]:  # of three axes, of reals
+            if tokens[bool(tail)] == _EDGES[0]:  # of three axes, of floats
                 yield f"matmul {tail}".strip()
             real = True
         elif real:
@@ -62,7 +62,7 @@ def recorded(text: str) -> Iterator[str]:
 
 
 def predicted(graph: Graph) -> Iterator[str]:
-    """The kernels on codes of a grouped program, so said."""
+    """The kernels on integers of a grouped program, so said."""
     for node in graph:
         coded = any(value.type.quant for value in node.operands.values())
         if not coded or node.op in ("quantize", "dequantize", "output"):
@@ -90,8 +90,8 @@ def test_programs_are_grouped_to_the_kernels_that_were_made(family: str) -> None
 
 
 def apart() -> None:
-    """AssertionError where a kernel on codes is predicted to another map than its data's, and gives
-    what the extension does not."""
+    """AssertionError where a kernel on integers is predicted to another map than its data's, and
+    gives what the extension does not."""
     for program, wanted in results("apart"):
         graph = grouped(program)
         if program.name == "apart_relu" or graph.outputs["y"].node.op != "quantize":

@@ -71,7 +71,7 @@ class Asked:
 
 
 def steps(scale: float | Codes, storage: str = "i8") -> QuantType:
-    """Codes about 0."""
+    """Integers about 0."""
     return uniform(dtype(storage), F(scale))
 
 
@@ -126,7 +126,7 @@ def test_bags_that_the_runtime_does_not_foresee_are_refused() -> None:
 
 
 def product(xs: Codes, scales: Codes, y_scale: float) -> Codes:
-    """Rows of one table by those of another, as codes."""
+    """Rows of one table by those of another, as integers."""
     asked, one = Asked(), (xs.shape[1], 1, 1, 1)
     a = asked.fed(xs[0][:, None, None], steps(scales[0]))
     b = asked.fed(xs[1][:, None, :, None], steps(scales[1]))
@@ -136,7 +136,7 @@ def product(xs: Codes, scales: Codes, y_scale: float) -> Codes:
 
 
 def test_interactions_of_rows_are_predicted() -> None:
-    """The first table's rows as codes of the result, and the products of all others with those
+    """The first table's rows as integers of the result, and the products of all others with those
     before them."""
     for name, case in cases("interaction"):
         xs, (*scales, y_scale) = case["xs"], case["scales"]
@@ -215,7 +215,7 @@ def test_a_recurrent_layer_with_other_scales_for_its_state_is_refused() -> None:
 
 
 def weights(name: str, case: Mapping[str, Codes]) -> Array:
-    """Codes of a scale and zero point a row, or a row of each group."""
+    """Integers of a scale and zero point a row, or a row of each group."""
     _, bits, _, group, *_ = name.split("_")
     blocks = ((0, 1),) if group == "-1" else ((0, 1), (1, int(group)))
     grain, units, zeros = Granularity(blocks), case["units"], case["zeros"]
@@ -243,7 +243,7 @@ MODES = {
     "PER_BATCH": MethodField("blocks_of_terms", {"scales": "row", "affine": True}),
     "PER_TENSOR": MethodField("blocks_of_terms", {"scales": "tensor", "affine": True}),
 }
-"""How reals become codes (act_quant_mode), the first unless told otherwise."""
+"""How floats become integers (act_quant_mode), the first unless told otherwise."""
 
 
 def foresee_layers() -> None:
@@ -279,7 +279,7 @@ def test_recorded_results_are_rich_in_ties_and_ends() -> None:
         for i in range(1, len(xs)):
             for j in range(i):
                 found.append((xs[i] * xs[j]).sum(1) * (scales[i] * scales[j] / scales[-1]))
-    reals = np.concatenate(found)
-    ties = np.mean(np.abs(reals - np.floor(reals) - 0.5) < 1e-6)
-    shares = ties, np.mean(reals < -128.5), np.mean(reals > 127.5)
+    floats = np.concatenate(found)
+    ties = np.mean(np.abs(floats - np.floor(floats) - 0.5) < 1e-6)
+    shares = ties, np.mean(floats < -128.5), np.mean(floats > 127.5)
     assert min(shares) >= 0.05, f"ties, low and high: {shares}"

@@ -45,7 +45,7 @@ def grouped(program: Program) -> Graph:
 
 
 def whole(program: Program) -> Graph:
-    """The program's one product on codes, made by hand: no group reaches a transposed one."""
+    """The program's one product on integers, made by hand: no group reaches a transposed one."""
     source = program.graph
     (node,) = (n for n in source if n.op.startswith("conv_t"))
     graph = Graph(profile=PROFILE)
@@ -83,7 +83,7 @@ def claimed(graph: Graph) -> str:
 
 
 IN_TURN = ("three_axes",)
-"""Recorded where the sums of reals are those predicted: on a processor of Intel's."""
+"""Recorded where the sums of floats are those predicted: on a processor of Intel's."""
 
 
 def most(claim: str, size: int) -> int:
@@ -123,7 +123,7 @@ def test_programs_on_processors_without_vnni_are_predicted(isa: str) -> None:
 
 
 def test_a_relu_of_codes_is_what_reals_between_them_give() -> None:
-    """The extension has no kernel for it: it is computed in reals."""
+    """The extension has no kernel for it: it is computed in floats."""
     for family in ("kept", "apart"):
         for program, wanted in results(family):
             if program.name != f"{family}_relu":
@@ -131,8 +131,8 @@ def test_a_relu_of_codes_is_what_reals_between_them_give() -> None:
             graph = grouped(program)
             last = graph.outputs["y"]
             relu = last.node.operands["x"].node
-            codes = relu.operands["x"].node.operands["x"]
-            made = graph.add("relu", {"x": codes}, types=[last.type]).result
+            quantized = relu.operands["x"].node.operands["x"]
+            made = graph.add("relu", {"x": quantized}, types=[last.type]).result
             graph.replace(last, made)
             (found,) = run(graph, program.feeds).values()
             note(found, wanted)
@@ -153,10 +153,10 @@ def test_recorded_results_are_rich_in_ties_and_ends() -> None:
         for program, wanted in results(family):
             quant = program.graph["y"].type.quant
             assert quant is not None
-            reals = program.graph.copy()
-            made = reals["y"].node
-            reals.replace(reals["y"], made.operands["x"])
-            steps = next(iter(run(reals, program.feeds).values())).astype(np.float64)
+            floats = program.graph.copy()
+            made = floats["y"].node
+            floats.replace(floats["y"], made.operands["x"])
+            steps = next(iter(run(floats, program.feeds).values())).astype(np.float64)
             steps = steps / quant.scales() + quant.zeros()
             ties += int(np.count_nonzero(np.abs(steps - np.floor(steps) - 0.5) < 1e-4))
             low += int(np.count_nonzero(np.rint(steps) < quant.low))

@@ -57,10 +57,10 @@ class Record:
 
     @property
     def wanted(self) -> Codes:
-        """Codes where the result was recovered as such, else reals."""
+        """Integers where the result was recovered as such, else floats."""
         carrier = np.int8 if self.storage == "i8" else np.uint8
-        codes = self.arrays.get("codes")
-        return self.arrays["y_traced"] if codes is None else codes.astype(carrier)
+        quantized = self.arrays.get("codes")
+        return self.arrays["y_traced"] if quantized is None else quantized.astype(carrier)
 
 
 def records(case: str) -> Iterator[Record]:
@@ -81,7 +81,7 @@ class Program:
         self.fed: dict[str, Codes] = {}
 
     def input(self, name: str, quant: QuantType) -> Value:
-        """An input and the codes that are made of it at the edge."""
+        """An input and the integers that are made of it at the edge."""
         data = self.record.arrays[name]
         self.fed[name] = data
         node = self.graph.add("input", types=[TensorType(data.shape, F32)], name=name)
@@ -93,13 +93,13 @@ class Program:
         return self.graph.constant(Array(data, kind))
 
     def weights(self, name: str) -> dict[str, Value]:
-        """The codes of a layer's weights, one scale a channel, and its real bias."""
-        reals = self.record.arrays[f"p.{name}.weight"]
+        """The integers of a layer's weights, one scale a channel, and its real bias."""
+        floats = self.record.arrays[f"p.{name}.weight"]
         (scales,) = self.record.op(name)["weights"]
         quant = uniform(dtype("i8"), np.asarray(scales, np.float32), axis=0)
         made = {
             "w": self.constant(
-                quantize_by_profile(profile(self.graph.profile), reals, quant), quant
+                quantize_by_profile(profile(self.graph.profile), floats, quant), quant
             )
         }
         if f"p.{name}.bias" in self.record.arrays:
@@ -114,7 +114,7 @@ class Program:
         *tails: tuple[str, Mapping[str, Value]],
         **attrs: Attr,
     ) -> Value:
-        """An op, or a chain that starts with it; of codes, or real."""
+        """An op, or a chain that starts with it; of integers, or real."""
         plain = Graph(profile=self.graph.profile)
         shapes = {s: TensorType(v.type.shape, F32) for s, v in operands.items()}
         inputs = {s: plain.add("input", types=[k]).result for s, k in shapes.items()}
@@ -248,7 +248,7 @@ def framed(record: Record) -> Record:
 
 @pytest.mark.parametrize("case", ["matmul", "bmm_requant", "bmm_float"])
 def test_products_of_two_results_are_predicted(case: str) -> None:
-    """A batch of products is one of four axes: of three the extension computes in reals."""
+    """A batch of products is one of four axes: of three the extension computes in floats."""
     for record in map(framed, records(case)):
         program, name = Program(record), case[:6] if case == "matmul" else "bmm"
         slots = zip("ab", ("x0", "x1"), strict=True)
@@ -277,7 +277,7 @@ OBSERVED = {
 
 
 def chosen() -> Iterator[tuple[Codes, Scheme, Codes, Codes]]:
-    """Reals that an observer has seen, what was wanted, and the scale and zero point it chose."""
+    """Floats that an observer has seen, what was wanted, and the scale and zero point it chose."""
     for case, name in OBSERVED.items():
         for record in (r for r in records(case) if r.key.endswith("minmax")):
             fixed = 128 if record.key.startswith("u8sym") else None
@@ -314,7 +314,7 @@ POOLS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 
 
 def fronted(program: Program) -> Value:
-    """The codes behind a convolution that gives each channel a factor, or keeps it as it is."""
+    """The integers behind a convolution that gives each channel a factor, or keeps it as it is."""
     record = program.record
     operands = {"x": program.input("x0", record.map("front")), **program.weights("front")}
     return program.add("conv2d", operands, record.map("p"))
@@ -345,7 +345,7 @@ def test_adaptive_pools_are_predicted(case: str) -> None:
 
 @pytest.mark.parametrize(("case", "window"), [("relu", 1), ("flatten", 2)])
 def test_what_stands_behind_a_pool_is_predicted(case: str, window: int) -> None:
-    """A relu to a map of its own, which is computed in reals, and codes that only move."""
+    """A relu to a map of its own, which is computed in floats, and integers that only move."""
     for record in records(case):
         program, sides = Program(record), {"kernel": (window,) * 2, "stride": (window,) * 2}
         x = program.add("max_pool2d", {"x": fronted(program)}, record.map("f"), **sides)

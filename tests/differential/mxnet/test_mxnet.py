@@ -63,16 +63,16 @@ def close(found: Array, wanted: Array, tolerance: str) -> bool:
 
 @pytest.mark.parametrize("name", FORESEEN)
 def test_recorded_results_are_predicted(name: str) -> None:
-    codes, active = Count(), Count()
+    quantized, active = Count(), Count()
     rule = profile(PROFILE).resolve(asked(rule_of(name), STORED.get(name, {})))
     for i, (said, arrays) in enumerate(cases(name)):
         found, wanted = FORESEEN[name](said, arrays), arrays["y"]
         if wanted.dtype == np.float32 and name != "dequantize":
             assert close(found, wanted, rule.float), f"{name} {i} {dict(said)}"
         else:
-            count = active if "linear" in name and said["relu"] else codes
+            count = active if "linear" in name and said["relu"] else quantized
             count.add(found, wanted, f"{name} {i} {dict(said)}")
-    codes.holds(rule.claim)
+    quantized.holds(rule.claim)
     if active.total:
         chain = ("linear", "relu")
         active.holds(next(g.claim for g in profile(PROFILE).groups if g.chain == chain))
@@ -144,7 +144,7 @@ CLAIMED = {
     "_sg_mkldnn_conv": "conv2d",
     "_sg_mkldnn_fully_connected": "linear",
 }
-"""Operators on codes, and the ops whose rules speak of them."""
+"""Operators on integers, and the ops whose rules speak of them."""
 UNCLAIMED = {
     "_contrib_quantize": "the first version, which writes weights into files; a note says how",
     "_contrib_quantize_asym": "makes data of _contrib_quantized_rnn alone",

@@ -51,7 +51,7 @@ NAMED = {
 
 
 class Network:
-    """A graph in QDQ form under construction, all codes of one range."""
+    """A graph in QDQ form under construction, all integers of one range."""
 
     def __init__(self, *shape: int) -> None:
         self.graph, self.rng = Graph(profile=PROFILE), np.random.default_rng(1)
@@ -60,8 +60,8 @@ class Network:
 
     def coded(self, value: Value, high: float = 3.0, kind: str = "int8") -> Value:
         made = TensorType(value.type.shape, bytes_of(kind, high))
-        codes = self.graph.add("quantize", {"x": value}, types=[made]).result
-        return self.graph.add("dequantize", {"x": codes}).result
+        quantized = self.graph.add("quantize", {"x": value}, types=[made]).result
+        return self.graph.add("dequantize", {"x": quantized}).result
 
     def constant(self, data: Array, quant: QuantType | None = None) -> Value:
         kind = TensorType(data.shape, quant or F32)
@@ -76,9 +76,9 @@ class Network:
         """A convolution of images, or a linear layer of rows."""
         sizes = tuple(int(str(d)) for d in x.type.shape)
         inner = (sizes[1], 3, 3) if len(sizes) == 4 else sizes[1:]
-        codes = self.rng.integers(-127, 128, (8, *inner)).astype(np.int8)
+        quantized = self.rng.integers(-127, 128, (8, *inner)).astype(np.int8)
         op = "conv2d" if len(sizes) == 4 else "linear"
-        return self.op(op, x=x, w=self.constant(codes, bytes_of("int8", 1.0)))
+        return self.op(op, x=x, w=self.constant(quantized, bytes_of("int8", 1.0)))
 
     def made(self, name: str) -> Value:
         """What stands between the layers of the recorded network of that name."""
@@ -114,7 +114,7 @@ def grouped(name: str) -> Graph:
 
 
 def predicted(graph: Graph) -> list[str]:
-    """The kernels on codes of a grouped network."""
+    """The kernels on integers of a grouped network."""
     out = []
     for node in graph:
         coded = any(value.type.quant for value in node.operands.values())
@@ -134,7 +134,7 @@ def recorded(name: str) -> Iterator[str]:
             yield " ".join(NAMED.get(one, one) for one in tokens[1:end])
             tokens = tokens[end + 1 :]
         elif op == "_contrib_quantized_pooling":
-            if "pool" in name:  # before other ops it makes them codes that no layer has made
+            if "pool" in name:  # before other ops it makes them integers that no layer has made
                 yield name
         elif op not in ("_contrib_quantize_v2", "_contrib_dequantize"):
             yield NAMED[op]
@@ -176,7 +176,7 @@ def same(found: Array, wanted: Array, where: object) -> None:
 
 
 def test_what_gives_codes_of_another_range_is_no_kernel_on_codes() -> None:
-    """MXNet has computed it in reals; a product with reals too."""
+    """MXNet has computed it in floats; a product with floats too."""
     for said, arrays in cases("apart"):
         maps = [bytes_of("int8", said["high"])]
         maps += [bytes_of("int8", said["reach"])] * (said["what"] != "mul")

@@ -46,16 +46,16 @@ class Written:
         return self.graph.add("dequantize", {"x": held}).result if quant else held
 
     def coded(self, value: Value, step: Mapping[str, Any]) -> Value:
-        """A value as the codes that its kernel made, or as it is."""
+        """A value as the integers that its kernel made, or as it is."""
         if not step["range"]:
             return value
         low, high = step["range"]
         kind = TensorType(value.type.shape, bytes_of(step["made"], high, low))
-        codes = self.graph.add("quantize", {"x": value}, types=[kind]).result
-        return self.graph.add("dequantize", {"x": codes}).result
+        quantized = self.graph.add("quantize", {"x": value}, types=[kind]).result
+        return self.graph.add("dequantize", {"x": quantized}).result
 
     def parameter(self, name: str) -> Value:
-        """What a file holds as codes of one range, else as reals."""
+        """What a file holds as integers of one range, else as floats."""
         if not name.endswith("_quantize"):
             return self.constant(self.held(name))
         low, high = (float(self.held(f"{name}_{end}")[0]) for end in ("min", "max"))
@@ -65,12 +65,12 @@ class Written:
         """Weights of a convolution, a range each channel."""
         if name.endswith("_quantize"):
             return self.parameter(name)
-        reals = self.held(name)
-        reach = np.abs(reals.reshape(len(reals), -1)).max(1)
-        gains = (F(127.5) / reach).reshape(-1, *(1,) * (reals.ndim - 1))
-        codes = np.clip(np.rint(reals * gains), -128, 127).astype(np.int8)
+        floats = self.held(name)
+        reach = np.abs(floats.reshape(len(floats), -1)).max(1)
+        gains = (F(127.5) / reach).reshape(-1, *(1,) * (floats.ndim - 1))
+        quantized = np.clip(np.rint(floats * gains), -128, 127).astype(np.int8)
         kind = ranged("i8", reach / F(127.5), -reach, reach, 127.5, axis=0)
-        return self.constant(codes, kind)
+        return self.constant(quantized, kind)
 
     def layer(self, step: Mapping[str, Any]) -> Value:
         """A fused convolution or product, and what follows in its kernel."""

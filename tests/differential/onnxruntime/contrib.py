@@ -183,7 +183,7 @@ def equal(case: Case, **options: bool) -> None:
 
 
 def near(case: Case, bound: float, **options: bool) -> None:
-    """Reals within a share of the greatest of them, whole numbers the same."""
+    """Floats within a share of the greatest of them, whole numbers the same."""
     expected, actual = through(case, **options)
     for name, data in expected.items():
         assert actual[name].dtype == data.dtype, name

@@ -58,9 +58,9 @@ class Case:
             grid[self.axis] = -(-grid[self.axis] // self.block)
             blocks = tuple(grid)
         count = int(np.prod(blocks))
-        codes = random.integers(low, high + 1, shape).ravel().tolist()
+        integers = random.integers(low, high + 1, shape).ravel().tolist()
         numbers = [
-            helper.make_tensor("w", kind, shape, codes),
+            helper.make_tensor("w", kind, shape, integers),
             helper.make_tensor("s", TensorProto.FLOAT, blocks, random.uniform(0.01, 0.1, count)),
         ]
         slots = ["w", "s"]
@@ -84,7 +84,7 @@ class Case:
         if self.bias and self.op == "MatMul":
             nodes.append(helper.make_node("Add", [y, "c"], ["sum"]))
             y = "sum"
-        if "d" in self.quantized:  # the weights' reals have another reader
+        if "d" in self.quantized:  # the weights' floats have another reader
             nodes.append(helper.make_node("ReduceSum", ["d"], ["all"], keepdims=0))
             nodes.append(helper.make_node("Add", [y, "all"], ["both"]))
             y = "both"
@@ -126,7 +126,7 @@ def judged(case: Case, feeds: dict[str, Reals], path: Path, level: str = "") -> 
 
 
 def predicted(case: Case, feeds: dict[str, Reals], path: Path) -> tuple[Reals, Reals, Ledger]:
-    """The model's own reals, those of its grouped form, and what was said."""
+    """The model's own floats, those of its grouped form, and what was said."""
     path.write_bytes(case.model().SerializeToString())
     graph = qir.load(path)
     (real,) = qir.run(graph, feeds).values()
@@ -265,7 +265,8 @@ SHARED = [
     *(Case(block=block, depth=depth) for block, depth in ((1024, 784), (48, 96), (96, 200))),
     Case("i8", 0, depth=512, zero=False),
 ]
-"""Products of which more codes share a scale than the kernel takes, or not so many as it does."""
+"""Products of which more integers share a scale than the kernel takes, or not so many as it
+does."""
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)

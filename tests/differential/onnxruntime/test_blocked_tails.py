@@ -31,7 +31,7 @@ MUL, CODES, RAISED = "y = Mul(r, two)", "y = QuantizeLinear(r, t, u)", "y = Quan
 class Ending:
     """What reads a product: lines `result = Op(operands)`, and which results are shown.
 
-    `p` is the product, `u` a zero point in the middle of the codes, `v` the zero point 0.
+    `p` is the product, `u` a zero point in the middle of the integers, `v` the zero point 0.
     """
 
     lines: tuple[str, ...]
@@ -71,7 +71,7 @@ FLOAT = [
 ]
 """Readers beside which it leaves the product in float32."""
 UNCUT = [Ending((RELU, RAISED)), Ending((WIDE, CODES)), Ending(("y = QuantizeLinear(p, t, u)",))]
-"""Those beside which it does so before 1.32, and since then where the codes have 8 bits."""
+"""Those beside which it does so before 1.32, and since then where the integers have 8 bits."""
 PRODUCTS = [
     Case(block=0),
     Case(block=0, op="Gemm", bias=True),
@@ -177,19 +177,20 @@ def test_before_codes_of_16_bits_that_nothing_cuts_the_version_decides(
 def test_data_stay_real_beside_weights_that_the_caller_may_give(
     given: bool, tmp_path: Path
 ) -> None:
-    """Real weights of which onnxruntime makes codes; of those that may be given, when it runs."""
+    """Real weights of which onnxruntime makes integers; of those that may be given, when it
+    runs."""
     case = Case("i8", -1, bias=True, quantized="x", bits=16)
     made, _ = model(case, Ending(("y = QuantizeLinear(p, t, u)",)))
-    graph, reals = made.graph, np.random.default_rng(SEED).normal(size=(case.depth, 32))
+    graph, floats = made.graph, np.random.default_rng(SEED).normal(size=(case.depth, 32))
     graph.node.remove(next(n for n in graph.node if n.output[0] == "d"))
-    graph.initializer.append(numpy_helper.from_array(reals.astype(np.float32), "d"))
+    graph.initializer.append(numpy_helper.from_array(floats.astype(np.float32), "d"))
     if given:
-        graph.input.append(helper.make_tensor_value_info("d", TensorProto.FLOAT, reals.shape))
+        graph.input.append(helper.make_tensor_value_info("d", TensorProto.FLOAT, floats.shape))
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     wanted, kernel = computed(tmp_path / "m.onnx", data(case))
     assert kernel == (wide() and not given)
     found, ledger = qir.load(tmp_path / "m.onnx"), Ledger()
     Group(profile=OPTIMIZED).run(found, ledger)
     assert any("rounded to 8 bits" in e.reason for e in ledger) == kernel
-    (codes,) = qir.run(found, data(case)).values()
-    assert np.abs(np.asarray(codes).astype(np.int64) - wanted[0]).max() <= 1, f"seed {SEED}"
+    (quantized,) = qir.run(found, data(case)).values()
+    assert np.abs(np.asarray(quantized).astype(np.int64) - wanted[0]).max() <= 1, f"seed {SEED}"

@@ -1,8 +1,8 @@
-"""Models of 16-bit codes, which onnxruntime computes in float32 between dequantize and quantize.
+"""Models of 16-bit integers, which onnxruntime computes in float32 between dequantize and quantize.
 
 Each operator of each model is held against the interpreter on what onnxruntime gave it. What rounds
 once, quantize and dequantize first of all, is equal to the byte. A float sum may be added up in any
-order: its reals lie within the bound of float32 sums, its codes within what `qir` says.
+order: its floats lie within the bound of float32 sums, its integers within what `qir` says.
 """
 
 from __future__ import annotations
@@ -98,31 +98,31 @@ def held_apart(
             assert not differ.any(), f"{node.op_type} {node.name}: {differ.sum()} differ"
             continue
         sums[name], least = mine[name], LEAST if node.op_type != "Sigmoid" else CURVE
-        for reals in (mine[name], values[name]):
-            off = abs(reals.astype(np.float64) - exact.value)
+        for floats in (mine[name], values[name]):
+            off = abs(floats.astype(np.float64) - exact.value)
             assert (off <= exact.bound * (1 + 1e-9) + least).all()
     return sums
 
 
 def codes_of(
-    proto: onnx.ModelProto, name: str, reals: NDArray[Any], values: Values
+    proto: onnx.ModelProto, name: str, floats: NDArray[Any], values: Values
 ) -> tuple[str, NDArray[Any]]:
-    """What onnxruntime makes of a sum, up to its codes."""
+    """What onnxruntime makes of a sum, up to its integers."""
     while True:
         (node,) = [n for n in proto.graph.node if name in n.input]
         part = alone(proto, node, values)
         given = {i.name: values[i.name] for i in part.graph.input}
-        name, reals = (
+        name, floats = (
             node.output[0],
-            run(part, {**given, name: reals}, optimize=False)[node.output[0]],
+            run(part, {**given, name: floats}, optimize=False)[node.output[0]],
         )
         if node.op_type == "QuantizeLinear":
-            return name, reals
+            return name, floats
 
 
 def held(tmp_path: Path, proto: onnx.ModelProto, feeds: Values) -> tuple[Counter[str], int]:
     """Holds a model's operators, with onnxruntime's optimizer on and off, to what is said of each;
-    how much of each differs, and how many codes do."""
+    how much of each differs, and how many integers do."""
     path, found, others = tmp_path / "m.onnx", Counter[str](), 0
     onnx.save(proto, path)
     graph = pipeline.load(path)
@@ -131,12 +131,12 @@ def held(tmp_path: Path, proto: onnx.ModelProto, feeds: Values) -> tuple[Counter
         values = everything(proto, feeds, optimize=optimize)
         mine = held_apart(tmp_path, proto, values, found)
         assert set(mine) == set(told)  # it says so of all that may differ, and of nothing else
-        for name, reals in mine.items():
+        for name, floats in mine.items():
             most = told[name].codes
             if most is None:
                 continue
-            codes, made = codes_of(proto, name, reals, values)
-            gap = abs(made.astype(np.int64) - values[codes].astype(np.int64))
+            quantized, made = codes_of(proto, name, floats, values)
+            gap = abs(made.astype(np.int64) - values[quantized].astype(np.int64))
             assert gap.max() <= most
             others += int((gap > 0).sum())
     return found, others
@@ -204,9 +204,11 @@ def test_quantize_and_dequantize_are_onnxruntimes_to_the_byte(tmp_path: Path) ->
         ends = np.iinfo(kind)
         scales = np.exp(rng.uniform(-14, 3, channels)).astype(np.float32)
         zeros = rng.integers(ends.min, ends.max + 1, channels).astype(kind)
-        codes = rng.integers(ends.min - 50, ends.max + 51, (channels, 2000))
-        off = rng.choice([0, 0.5, -0.5, 0.25], codes.shape)
-        x = ((codes - zeros[:, None].astype(np.int64) + off) * scales[:, None]).astype(np.float32)
+        quantized = rng.integers(ends.min - 50, ends.max + 51, (channels, 2000))
+        off = rng.choice([0, 0.5, -0.5, 0.25], quantized.shape)
+        x = ((quantized - zeros[:, None].astype(np.int64) + off) * scales[:, None]).astype(
+            np.float32
+        )
         which = rng.integers(0, 3, x.shape)
         x = np.where(which == 1, np.nextafter(x, np.float32(np.inf)), x)
         x = np.where(which == 2, np.nextafter(x, np.float32(-np.inf)), x)
@@ -235,7 +237,7 @@ def test_quantize_and_dequantize_are_onnxruntimes_to_the_byte(tmp_path: Path) ->
 
 
 def test_what_is_added_once_makes_no_wide_codes() -> None:
-    """A norm on 8-bit codes whose bias alone has 32 bits."""
+    """A norm on 8-bit integers whose bias alone has 32 bits."""
     graph = parse(
         """graph main as ort-1.31 {
   %x = input() : 4x!quant.uniform<u8:f32, 0.1:128>
@@ -259,8 +261,8 @@ def test_sums_of_two_and_numbers_chosen_for_data_have_one_right_float32(tmp_path
         helper.make_node("DynamicQuantizeLinear", ["s"], ["q", "scale", "zero"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
     ]
-    reals = [helper.make_tensor_value_info(n, 1, [3, 50]) for n in "xyd"]
-    made = helper.make_graph(nodes, "g", reals[:2], reals[2:])
+    floats = [helper.make_tensor_value_info(n, 1, [3, 50]) for n in "xyd"]
+    made = helper.make_graph(nodes, "g", floats[:2], floats[2:])
     opset = [helper.make_opsetid("", 17)]
     proto = helper.make_model(made, opset_imports=opset, ir_version=8)
     onnx.save(proto, tmp_path / "m.onnx")

@@ -1,6 +1,7 @@
-"""Operators of onnxruntime's own domain on codes: sums of codes and gathered rows to the byte.
+"""Operators of onnxruntime's own domain on integers: sums of integers and gathered rows to the
+byte.
 
-What sums products of reals does so in float32 in an order of its own, so it is held to a share of
+What sums products of floats does so in float32 in an order of its own, so it is held to a share of
 the greatest result: 2^-24 for each of about as many roundings as a sum has terms in a lane.
 """
 
@@ -20,7 +21,7 @@ KINDS = {"u8": np.uint8, "i8": np.int8}
 BOUND = 4e-6
 
 
-def codes(rng: np.random.Generator, kind: str, *shape: int) -> Any:
+def random_integers(rng: np.random.Generator, kind: str, *shape: int) -> Any:
     info = np.iinfo(KINDS[kind])
     return rng.integers(info.min, info.max + 1, shape).astype(KINDS[kind])
 
@@ -44,12 +45,12 @@ def test_sums_of_codes_become_reals(
     k, n = int(rng.integers(1, 70)), int(rng.integers(1, 20))
     many = (n,) if columns else ()
     operands: list[Any] = [
-        ("a", codes(rng, left, 3, 5, k)),
-        ("b", codes(rng, right, k, n)),
+        ("a", random_integers(rng, left, 3, 5, k)),
+        ("b", random_integers(rng, right, k, n)),
         ("as", scales(rng)),
         ("bs", scales(rng, *many)),
-        ("az", codes(rng, left)) if zeros else None,
-        ("bz", codes(rng, right, *many)) if zeros else None,
+        ("az", random_integers(rng, left)) if zeros else None,
+        ("bz", random_integers(rng, right, *many)) if zeros else None,
         ("c", rng.normal(size=n).astype(F)) if bias else None,
     ]
     there = {o[0] for o in operands if o}
@@ -70,9 +71,9 @@ def test_a_side_is_quantized_by_its_own_range(
         many = (n,) if columns else ()
         operands: list[Any] = [
             ("a", (rng.integers(-40, 60, (3, 5, k)) / 8).astype(F)),
-            ("b", codes(rng, kind, k, n)),
+            ("b", random_integers(rng, kind, k, n)),
             ("bs", scales(rng, *many)),
-            ("bz", codes(rng, kind, *many)) if zeros else None,
+            ("bz", random_integers(rng, kind, *many)) if zeros else None,
             ("c", rng.normal(size=n).astype(F)) if bias else None,
         ]
         fed = ["a", "bs"] if seed == 2 else ["a"]

@@ -1,7 +1,8 @@
-"""Onnxruntime's operators on codes: every form of their numbers, all sizes odd, equal to the byte.
+"""Onnxruntime's operators on integers: every form of their numbers, all sizes odd, equal to the
+byte.
 
 Scale and zero point are constants, what Constant nodes give, inputs of the model, or computed.
-Scales are powers of two, or nearly, and sums small: so many results lie between two codes.
+Scales are powers of two, or nearly, and sums small: so many results lie between two integers.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Maker:
         self.constants: dict[str, Any] = {}
         self.before: list[Any] = []
 
-    def codes(self, name: str, *shape: int, kind: str = "", fed: bool = True) -> str:
-        """A tensor of codes of which a fifth lie at the ends."""
+    def integers(self, name: str, *shape: int, kind: str = "", fed: bool = True) -> str:
+        """A tensor of integers of which a fifth lie at the ends."""
         code = CODE[kind or self.kind][0]
         info = np.iinfo(code)
         data = self.rng.integers(info.min, info.max + 1, shape)
@@ -107,8 +108,8 @@ def test_sums_and_products_of_codes(kind: str, form: str) -> None:
     for seed, op in enumerate(("QLinearAdd", "QLinearMul") * 2):
         m = Maker(seed, kind, form)
         shape = (3, 5, 7) if seed % 2 else (7,)
-        a = [m.codes("a", 3, 5, 7), *m.pair("as")]
-        b = [m.codes("b", *shape), *m.pair("bs")]
+        a = [m.integers("a", 3, 5, 7), *m.pair("as")]
+        b = [m.integers("b", *shape), *m.pair("bs")]
         out = m.pair("ys", power=-3 if op == "QLinearAdd" else -1)
         check(m.made(op, [*a, *b, *out]))
 
@@ -118,8 +119,8 @@ def test_a_choice_between_codes_of_two_maps(kind: str, form: str) -> None:
     for seed in range(4):
         m = Maker(seed, kind, form)
         m.feeds["c"] = m.rng.integers(0, 2, (3, 1, 7) if seed % 2 else (3, 5, 7)).astype(np.bool_)
-        a = [m.codes("a", 3, 5, 7), *m.pair("as")]
-        b = [m.codes("b", *((5, 7) if seed % 3 else (1,))), *m.pair("bs")]
+        a = [m.integers("a", 3, 5, 7), *m.pair("as")]
+        b = [m.integers("b", *((5, 7) if seed % 3 else (1,))), *m.pair("bs")]
         check(m.made("QLinearWhere", ["c", *a, *b, *m.pair("ys")]))
 
 
@@ -129,7 +130,7 @@ def test_functions_of_codes(kind: str, form: str, op: str) -> None:
     for seed in range(3):
         m = Maker(seed, kind, form)
         shape = (3, 5, 7) if op == "QLinearSoftmax" else (1, 300)
-        parts = [m.codes("x", *shape), *m.pair("xs", power=-5)]
+        parts = [m.integers("x", *shape), *m.pair("xs", power=-5)]
         out = m.pair("ys", power=-5 if op == "QLinearLeakyRelu" else -8)
         choices: dict[str, dict[str, Any]] = {
             "QLinearSigmoid": {},
@@ -146,7 +147,7 @@ def test_a_softmax_that_flattens_is_one_of_rows(kind: str, form: str) -> None:
         (((3, 5, 7), 2, 0), ((3, 7, 1, 1), 1, 0), ((3, 5, 7), 1, 1), ((2, 3, 5), -2, 1))
     ):
         m = Maker(seed, kind, form)
-        parts = [m.codes("x", *shape), *m.pair("xs", power=-5), *m.pair("ys", power=-8)]
+        parts = [m.integers("x", *shape), *m.pair("xs", power=-5), *m.pair("ys", power=-8)]
         made = m.made("QLinearSoftmax", parts, axis=axis, opset=12)
         graph = loaded(made.proto)
         ops = [n.op for n in graph]
@@ -169,8 +170,8 @@ def test_convolutions_of_codes(kind: str, form: str, axes: int) -> None:
         out = 6 if groups < 4 else 4
         right = "i8" if kind == "i8" or seed % 2 else "u8"
         many = (out,) if seed else ()
-        x = [m.codes("x", 2, 4, *(7, 6, 5)[:axes]), *m.pair("xs", power=-4)]
-        w = [m.codes("w", out, 4 // groups, *(3, 2, 3)[:axes], kind=right, fed=False)]
+        x = [m.integers("x", 2, 4, *(7, 6, 5)[:axes]), *m.pair("xs", power=-4)]
+        w = [m.integers("w", out, 4 // groups, *(3, 2, 3)[:axes], kind=right, fed=False)]
         w += m.pair("ws", *many, power=-6, kind=right)
         parts = [*x, *w, *m.pair("ys", power=axes - 1)]
         if seed != 1:
@@ -184,8 +185,8 @@ def test_convolutions_of_codes(kind: str, form: str, axes: int) -> None:
 @repeated
 def test_convolutions_of_codes_with_channels_last(kind: str, form: str) -> None:
     m = Maker(5, kind, form)
-    x = [m.codes("x", 2, 7, 6, 3), *m.pair("xs")]
-    w = [m.codes("w", 5, 3, 3, 2, kind="i8", fed=False), *m.pair("ws", power=-6, kind="i8")]
+    x = [m.integers("x", 2, 7, 6, 3), *m.pair("xs")]
+    w = [m.integers("w", 5, 3, 3, 2, kind="i8", fed=False), *m.pair("ws", power=-6, kind="i8")]
     check(m.made("QLinearConv", [*x, *w, *m.pair("ys", power=2)], channels_last=1))
 
 
@@ -195,8 +196,8 @@ def test_products_of_matrices_of_codes(kind: str, form: str, columns: bool) -> N
     for seed in range(3):
         m = Maker(seed, kind, form)
         right = "i8" if kind == "i8" or seed % 2 else "u8"
-        a = [m.codes("a", 2, 3, 9), *m.pair("as")]
-        b = [m.codes("b", 9, 5, kind=right, fed=seed == 2)]
+        a = [m.integers("a", 2, 3, 9), *m.pair("as")]
+        b = [m.integers("b", 9, 5, kind=right, fed=seed == 2)]
         b += m.pair("bs", *((5,) if columns else ()), power=-5, kind=right)
         check(m.made("QLinearMatMul", [*a, *b, *m.pair("ys", power=1)], ""))
 
@@ -208,9 +209,9 @@ def test_general_products_of_codes(kind: str, form: str, real: bool, turned: int
     for seed in range(2):
         m = Maker(seed, kind, form)
         right = "i8" if kind == "i8" or seed % 2 else "u8"
-        a = [m.codes("a", 3, 9), *m.pair("as")]
+        a = [m.integers("a", 3, 9), *m.pair("as")]
         shape = (5, 9) if turned else (9, 5)
-        b = [m.codes("b", *shape, kind=right, fed=False), *m.pair("bs", power=-5, kind=right)]
+        b = [m.integers("b", *shape, kind=right, fed=False), *m.pair("bs", power=-5, kind=right)]
         m.constants["c"] = m.rng.integers(-900, 900, 5).astype(np.int32)
         out = [] if real else m.pair("ys", power=1)
         alpha: dict[str, Any] = {} if seed else {"alpha": 0.5}
@@ -223,7 +224,7 @@ def test_general_products_of_codes(kind: str, form: str, real: bool, turned: int
 def test_means_of_windows_of_codes(kind: str, form: str, axes: int) -> None:
     for seed in range(3):
         m = Maker(seed, kind, form)
-        x = [m.codes("x", 2, 3, *(9, 8, 7)[:axes]), *m.pair("xs")]
+        x = [m.integers("x", 2, 3, *(9, 8, 7)[:axes]), *m.pair("xs")]
         attrs: dict[str, Any] = {
             "kernel_shape": [3, 2, 2][:axes],
             "strides": [2, 1, 1][:axes],
@@ -233,18 +234,18 @@ def test_means_of_windows_of_codes(kind: str, form: str, axes: int) -> None:
         }
         check(m.made("QLinearAveragePool", [*x, *m.pair("ys")], **attrs))
         m = Maker(seed, kind, form)
-        x = [m.codes("x", 5, 9, *(9, 8, 7)[:axes]), *m.pair("xs")]
+        x = [m.integers("x", 5, 9, *(9, 8, 7)[:axes]), *m.pair("xs")]
         check(m.made("QLinearGlobalAveragePool", [*x, *m.pair("ys", power=-6)], channels_last=0))
 
 
 @repeated
 def test_means_of_windows_with_channels_last(kind: str, form: str) -> None:
     m = Maker(3, kind, form)
-    x = [m.codes("x", 2, 9, 8, 3), *m.pair("xs")]
+    x = [m.integers("x", 2, 9, 8, 3), *m.pair("xs")]
     attrs: dict[str, Any] = {"kernel_shape": [3, 2], "channels_last": 1}
     check(m.made("QLinearAveragePool", [*x, *m.pair("ys")], **attrs))
     m = Maker(4, kind, form)
-    x = [m.codes("x", 5, 9, 8, 9), *m.pair("xs")]
+    x = [m.integers("x", 5, 9, 8, 9), *m.pair("xs")]
     check(m.made("QLinearGlobalAveragePool", [*x, *m.pair("ys", power=-6)], channels_last=1))
 
 
@@ -254,7 +255,7 @@ def test_tensors_of_several_maps_are_joined(kind: str, form: str) -> None:
         m = Maker(seed, kind, form)
         parts = m.pair("ys")
         for name, size in zip("abc", (3, 1, 4), strict=True):
-            parts += [m.codes(name, 2, size, 5), *m.pair(f"{name}s")]
+            parts += [m.integers(name, 2, size, 5), *m.pair(f"{name}s")]
         check(m.made("QLinearConcat", parts, axis=1))
 
 
@@ -262,11 +263,11 @@ def test_tensors_of_several_maps_are_joined(kind: str, form: str) -> None:
 def test_a_gain_reaches_the_bias_between_codes_as_well(form: str) -> None:
     """A QGemm in QDQ form: its bias counts in units of the sums times alpha."""
     m = Maker(1, "u8", form)
-    a = [m.codes("a", 3, 9), *m.pair("as")]
-    b = [m.codes("b", 9, 5, kind="i8", fed=False), *m.pair("bs", power=-5, kind="i8")]
+    a = [m.integers("a", 3, 9), *m.pair("as")]
+    b = [m.integers("b", 9, 5, kind="i8", fed=False), *m.pair("bs", power=-5, kind="i8")]
     m.constants["c"] = m.rng.integers(-9000, 9000, 5).astype(np.int32)
     made = m.made("QGemm", [*a, *b, "c", *m.pair("ys", power=2)], alpha=0.5)
-    reals = to_model(converted(loaded(made.proto), "qdq", Ledger(), standard=False), Ledger())
-    assert "Gemm" in {n.op_type for n in reals.graph.node}
-    found = runtime.run(reals, made.feeds, optimize=False)["y"]
+    floats = to_model(converted(loaded(made.proto), "qdq", Ledger(), standard=False), Ledger())
+    assert "Gemm" in {n.op_type for n in floats.graph.node}
+    found = runtime.run(floats, made.feeds, optimize=False)["y"]
     assert np.array_equal(found, made.judged()["y"])

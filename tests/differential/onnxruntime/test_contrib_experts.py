@@ -22,11 +22,11 @@ def experts(
     rng = np.random.default_rng(seed)
 
     def weights(name: str, rows: int, depth: int) -> list[Any]:
-        codes = rng.integers(0, 1 << bits, (COUNT, rows, depth))
+        quantized = rng.integers(0, 1 << bits, (COUNT, rows, depth))
         grid = (COUNT, rows, depth // size) if size else (COUNT, rows)
         zero = packed(rng.integers(0, 1 << bits, grid), bits)
         return [
-            (f"w{name}", packed(codes, bits)),
+            (f"w{name}", packed(quantized, bits)),
             (f"s{name}", scales(rng, *grid)),
             (f"b{name}", rng.normal(size=(COUNT, rows)).astype(F)) if bias else None,
             (f"z{name}", zero) if zeros else None,

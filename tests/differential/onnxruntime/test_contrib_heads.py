@@ -154,7 +154,7 @@ def test_what_onnxruntime_runs_on_no_cpu_is_kept_with_the_reason(why: str) -> No
 @pytest.mark.parametrize("more", ["", "b"])
 @pytest.mark.parametrize("kind", ["none", "each"])
 def test_products_around_it_are_quantized_and_it_stays_whole(kind: str, more: str) -> None:
-    """Each op is on codes, or says why not, and the operator is written as the model had it."""
+    """Each op is on integers, or says why not, and the operator is written as the model had it."""
     rng = np.random.default_rng(37)
     wide = HEADS * SIZE
     proto = one(

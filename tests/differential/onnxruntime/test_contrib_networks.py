@@ -1,6 +1,6 @@
-"""Random networks of onnxruntime's own operators: codes equal to the byte, reals near.
+"""Random networks of onnxruntime's own operators: integers equal to the byte, floats near.
 
-Every tensor of codes is an output. Reals come last, so that nothing near is quantized again but
+Every tensor of integers is an output. Floats come last, so that nothing near is quantized again but
 within the layer that does so itself.
 """
 
@@ -26,12 +26,12 @@ from .contrib import MS, F, case, loaded, through
 FLOAT, U8, I8 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8
 COUNT = 60
 BOUND, STATE = 1e-5, 2e-2
-"""What reals are held to; in a recurrent layer a state at a tie moves by a step of its range."""
+"""What floats are held to; in a recurrent layer a state at a tie moves by a step of its range."""
 
 
 @dataclass(frozen=True)
 class Coded:
-    """A tensor of codes and the names of its numbers."""
+    """A tensor of integers and the names of its numbers."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Coded:
 
 
 class Net:
-    """A network that grows layer by layer, then ends in heads of reals."""
+    """A network that grows layer by layer, then ends in heads of floats."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -109,7 +109,7 @@ class Net:
         return power if self.rng.random() < 0.8 else float(F(power * 1.1))
 
     def weight(self, name: str, shape: tuple[int, ...], count: int) -> tuple[list[str], float]:
-        """Codes of weights that are few, so that sums lie between two codes often."""
+        """Integers of weights that are few, so that sums lie between two integers often."""
         signed = self.signed or self.pick(0, 2) > 0
         kind, zero = (np.int8, 0) if signed else (np.uint8, 128)
         data = (self.rng.integers(-3, 4, shape) * 2 + zero).astype(kind)
@@ -264,7 +264,7 @@ class Net:
     # -- heads --------------------------------------------------------------------------------
 
     def heads(self) -> None:
-        """Reals: of sums, of blocks, of heads that look, and of a state."""
+        """Floats: of sums, of blocks, of heads that look, and of a state."""
         x = self.image()
         n, c, h, w = x.shape
         self.constants["rows"] = np.array([n, c, h * w], np.int64)
@@ -278,8 +278,8 @@ class Net:
         self.emit("BiasGelu", ["sums", "bias"], "active")
         self.constants |= {"g": np.ones(wide, F), "be": np.zeros(wide, F)}
         self.emit("SkipLayerNormalization", ["active", "sums", "g", "be"], "normal")
-        codes, _ = self.weight("wd", (wide, wide), wide)
-        self.emit("DynamicQuantizeMatMul", ["sums", *codes], "again")
+        quantized, _ = self.weight("wd", (wide, wide), wide)
+        self.emit("DynamicQuantizeMatMul", ["sums", *quantized], "again")
         packed = self.rng.integers(0, 256, (5, 1, 8)).astype(np.uint8)
         self.constants |= {"wn": packed, "sn": np.full((5, 1), 0.03, F)}
         attrs: dict[str, Any] = {"K": wide, "N": 5, "bits": 4, "block_size": 16}

@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's own domain on reals: their bodies are near what its kernels give.
+"""Operators of onnxruntime's own domain on floats: their bodies are near what its kernels give.
 
 They sum in float32, and take exp, tanh and erf from approximations; QIR rounds once. So results
 differ by a few parts in a million of the greatest.

@@ -1,6 +1,6 @@
 """DynamicQuantizeLSTM beside onnxruntime's, step after step.
 
-Its products are sums of codes and exact; sigmoid and tanh are approximations in float32, whose
+Its products are sums of integers and exact; sigmoid and tanh are approximations in float32, whose
 last bits a state may carry over a tie of its own quantization: then a step of 1/255 of the state's
 range, times the weights, is added. So results are held to a thousandth of the greatest.
 """
@@ -32,7 +32,7 @@ def layer(
     rng = np.random.default_rng(seed)
     low, high = (-60, 60) if kind is np.int8 else (60, 190)
 
-    def codes(*shape: int) -> Any:
+    def random_integers(*shape: int) -> Any:
         return rng.integers(low, high, shape).astype(kind)
 
     size = (sides, 4 * HIDDEN) if columns else (sides,)
@@ -47,8 +47,8 @@ def layer(
     parts = {n: (n, a) if n in more else None for n, a in extra.items()}
     return [
         ("x", rng.normal(size=(LENGTH, BATCH, INPUT)).astype(F)),
-        ("w", codes(sides, INPUT, 4 * HIDDEN)),
-        ("r", codes(sides, HIDDEN, 4 * HIDDEN)),
+        ("w", random_integers(sides, INPUT, 4 * HIDDEN)),
+        ("r", random_integers(sides, HIDDEN, 4 * HIDDEN)),
         parts["b"],
         None,
         parts["h"],

@@ -64,7 +64,7 @@ def _scales(rng: np.random.Generator, *shape: int) -> Array:
 
 def named(rng: np.random.Generator) -> dict[str, tuple[QuantType, str]]:
     """The schemes that the issue names, each with its rounding."""
-    codes = array(np.asarray(NF4, np.float32))
+    quantized = array(np.asarray(NF4, np.float32))
     return {
         "six bits, symmetric": (
             QuantType(dtype("i6"), F32, scale=(0.07,), bounds=(-31, 31)),
@@ -72,7 +72,9 @@ def named(rng: np.random.Generator) -> dict[str, tuple[QuantType, str]]:
         ),
         "power of two, halves away": (QuantType(dtype("i8"), F32, scale=(0.03125,)), "away"),
         "nf4 in blocks": (
-            QuantType(dtype("u4"), F32, _scales(rng, 6, 5), (), blocks(8), kind="lut", codes=codes),
+            QuantType(
+                dtype("u4"), F32, _scales(rng, 6, 5), (), blocks(8), kind="lut", codes=quantized
+            ),
             "",
         ),
         "log2": (QuantType(dtype("u4"), F32, scale=(1.5,), kind="lut", codes=LOG2), ""),
@@ -131,7 +133,7 @@ def generated(seed: int) -> tuple[QuantType, str]:
 
 
 def graph_of(quant: QuantType, rounding: str, seed: int) -> Graph:
-    """x quantized and dequantized, less weights that are held as codes."""
+    """x quantized and dequantized, less weights that are held as integers."""
     rng = np.random.default_rng(seed)
     graph = Graph("main", "ort-1.31")
     x = graph.add("input", types=[TensorType(SHAPE, F32)], name="x").result
@@ -151,8 +153,8 @@ def graph_of(quant: QuantType, rounding: str, seed: int) -> Graph:
     return graph
 
 
-def reals(quant: QuantType, seed: int) -> NDArray[np.float32]:
-    """Numbers around the codes, many at ties, beyond both ends, and those that are none."""
+def random_floats(quant: QuantType, seed: int) -> NDArray[np.float32]:
+    """Numbers around the integers, many at ties, beyond both ends, and those that are none."""
     rng = np.random.default_rng(seed)
     scale = np.float32(np.median(np.asarray(quant.scales(), np.float32)))
     span = min(quant.high - quant.low, 300)
@@ -173,7 +175,7 @@ def check(quant: QuantType, rounding: str, seed: int, tmp_path: Path, target: st
     graph = graph_of(quant, rounding, seed)
     path = tmp_path / "m.onnx"
     pipeline.save(graph, path, target=target, force=True)
-    feeds = {"x": reals(quant, seed)}
+    feeds = {"x": random_floats(quant, seed)}
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     theirs = dict(zip(names, session.run(None, feeds), strict=True))
@@ -230,7 +232,7 @@ def test_a_function_whose_operators_were_edited_is_what_they_say(tmp_path: Path)
     onnx.save(proto, path)
     graph = pipeline.load(path)
     assert "floor" in [n.op for n in graph]
-    feeds = {"x": reals(quant, 3)}
+    feeds = {"x": random_floats(quant, 3)}
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     theirs = session.run(["r"], feeds)[0]
     np.testing.assert_array_equal(run(graph, feeds)["r"], theirs)
@@ -246,7 +248,7 @@ def test_what_primitive_operators_do_not_say_is_refused(tmp_path: Path) -> None:
     wide = QuantType(dtype("i24"), F32, scale=(0.01,))
     path = tmp_path / "wide.onnx"
     pipeline.save(graph_of(wide, "", 1), path)  # as what it does, and read so
-    feeds = {"x": reals(wide, 1)}
+    feeds = {"x": random_floats(wide, 1)}
     wanted = pipeline.run(graph_of(wide, "", 1), feeds)
     session = onnxruntime.InferenceSession(str(path))
     names = [each.name for each in session.get_outputs()]
@@ -269,7 +271,7 @@ def test_codes_of_a_width_that_onnx_lacks_go_on_to_what_is_kept(tmp_path: Path) 
     graph = pipeline.load(path)
     assert str(graph["most"].type) == "i8"
     pipeline.save(graph, again)
-    feeds = {"x": reals(quant, 3)}
+    feeds = {"x": random_floats(quant, 3)}
     (wanted,) = onnxruntime.InferenceSession(str(path)).run(["most"], feeds)
     (found,) = onnxruntime.InferenceSession(str(again)).run(["most"], feeds)
     assert wanted == found == run(graph, feeds)["most"] == 31

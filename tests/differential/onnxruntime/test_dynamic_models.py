@@ -84,7 +84,7 @@ def quantized(
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("kind", ["i8", "u8"])
 def test_a_model_that_quantize_dynamic_made(tmp_path: Path, per_channel: bool, kind: str) -> None:
-    """Integer parts are equal byte for byte on the same reals; a code that moves moves the end."""
+    """Integer parts are equal byte for byte on the same floats; a code that moves moves the end."""
     for seed in range(4):
         proto = quantized(mlp(seed), tmp_path, per_channel=per_channel, kind=kind)
         found = [n.op_type for n in proto.graph.node]

@@ -25,7 +25,7 @@ def test_products_of_codes_with_scales_of_sixteen_bits(kind: str, fed: bool) -> 
     for seed in range(12):
         rng = np.random.default_rng(seed)
 
-        def codes(*shape: int, rng: np.random.Generator = rng) -> Any:
+        def random_integers(*shape: int, rng: np.random.Generator = rng) -> Any:
             return rng.integers(ends.min, ends.max + 1, shape).astype(carrier)
 
         sizes = {"as": rng.uniform(0.01, 0.1), "bs": rng.uniform(0.01, 0.1)}
@@ -33,8 +33,8 @@ def test_products_of_codes_with_scales_of_sixteen_bits(kind: str, fed: bool) -> 
         scales = {n: np.array(s, np.float16) for n, s in sizes.items()}
         middle = (int(ends.min) + int(ends.max)) // 2
         zeros = {n: np.array(middle + rng.integers(-9, 10), carrier) for n in ("az", "bz", "yz")}
-        held: dict[str, Any] = {"b": codes(29, 17), **zeros}
-        feeds: dict[str, Any] = {"a": codes(13, 29), **(scales if fed else {})}
+        held: dict[str, Any] = {"b": random_integers(29, 17), **zeros}
+        feeds: dict[str, Any] = {"a": random_integers(13, 29), **(scales if fed else {})}
         held |= {} if fed else scales
         node = helper.make_node("QLinearMatMul", "a as az b bs bz ys yz".split(), ["y"], "it")
         inputs = {n: (helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()}

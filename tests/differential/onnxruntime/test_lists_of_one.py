@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] 
 
 
 def layer(name: str, opset: int, lists: str, axis: int | None) -> tuple[onnx.ModelProto, Array]:
-    """A layer between codes, with lists of one at the places named, and codes for it."""
+    """A layer between integers, with lists of one at the places named, and integers for it."""
     op, shape, held, attrs = LAYERS[name]
     rng = np.random.default_rng([opset, len(name), len(lists)])
     w = rng.integers(-127, 128, held).astype(np.int8)

@@ -32,13 +32,13 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def all_codes(storage: str) -> Array:
+def all_integers(storage: str) -> Array:
     low, high = affine(storage, 1.0).storage.bounds
     return np.arange(low, high + 1).astype(affine(storage, 1.0).carrier)
 
 
-def any_codes(seed: np.random.Generator, storage: str, *shape: int) -> Array:
-    return seed.choice(all_codes(storage), shape)
+def any_integers(seed: np.random.Generator, storage: str, *shape: int) -> Array:
+    return seed.choice(all_integers(storage), shape)
 
 
 def odd_zero(seed: np.random.Generator, storage: str) -> int:
@@ -52,23 +52,23 @@ def any_map(seed: np.random.Generator, storage: str, scale: float | None = None)
     return affine(storage, found, odd_zero(seed, storage))
 
 
-def share(ties: NDArray[np.bool_], reals: NDArray[np.float64], out: Affine) -> tuple[float, ...]:
+def share(ties: NDArray[np.bool_], floats: NDArray[np.float64], out: Affine) -> tuple[float, ...]:
     """How many are ties, and how many saturate at each side."""
     zero = float(out.zero)
     return (
         float(ties.mean()),
-        float((reals + zero < out.low - 0.5).mean()),
-        float((reals + zero > out.high + 0.5).mean()),
+        float((floats + zero < out.low - 0.5).mean()),
+        float((floats + zero > out.high + 0.5).mean()),
     )
 
 
-def is_tie(reals: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.abs(reals - np.floor(reals) - 0.5) < 1e-9
+def is_tie(floats: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.abs(floats - np.floor(floats) - 0.5) < 1e-9
 
 
-def rich(reals: NDArray[np.float64], out: Affine, seed: object) -> None:
+def rich(floats: NDArray[np.float64], out: Affine, seed: object) -> None:
     """At least 5 % exact ties, and 5 % saturated at either side."""
-    found = share(is_tie(reals), reals, out)
+    found = share(is_tie(floats), floats, out)
     assert min(found) >= 0.05, f"seed {seed}: ties, low and high saturated: {found}"
 
 
@@ -119,10 +119,10 @@ def test_quantize_and_dequantize_along_an_axis_are_onnxruntimes(axis: int) -> No
     scales = np.asarray(seed.uniform(0.01, 0.1, count), F)
     zeros = np.asarray(seed.integers(0, 256, count))
     of = affine("u8", scales, zeros, axis=axis)
-    codes = run_operator("QuantizeLinear", [x, *numbers(of)], np.uint8, axis=axis)
-    same(quantize(x, of, NATIVE.resolve(Query("quantize"))), codes, axis)
-    reals = run_operator("DequantizeLinear", [codes, *numbers(of)], F, axis=axis)
-    same(dequantize(codes, of, NATIVE.resolve(Query("dequantize"))), reals, axis)
+    quantized = run_operator("QuantizeLinear", [x, *numbers(of)], np.uint8, axis=axis)
+    same(quantize(x, of, NATIVE.resolve(Query("quantize"))), quantized, axis)
+    floats = run_operator("DequantizeLinear", [quantized, *numbers(of)], F, axis=axis)
+    same(dequantize(quantized, of, NATIVE.resolve(Query("dequantize"))), floats, axis)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "i32"])
@@ -130,20 +130,20 @@ def test_dequantize_is_onnxruntimes(kind: str) -> None:
     for length in range(1, 71):
         seed = rng(length)
         bits = affine(kind, 1.0)
-        codes = seed.integers(bits.low, bits.high, length, endpoint=True).astype(bits.carrier)
+        quantized = seed.integers(bits.low, bits.high, length, endpoint=True).astype(bits.carrier)
         of = any_map(seed, kind) if kind != "i32" else affine(kind, float(F(seed.uniform(0.01, 1))))
-        operands = [codes, *numbers(of)][: 2 if kind == "i32" else 3]
+        operands = [quantized, *numbers(of)][: 2 if kind == "i32" else 3]
         wanted = run_operator("DequantizeLinear", operands, F)
-        same(dequantize(codes, of, NATIVE.resolve(Query("dequantize"))), wanted, length)
+        same(dequantize(quantized, of, NATIVE.resolve(Query("dequantize"))), wanted, length)
 
 
 # -- add and mul ----------------------------------------------------------------------------------
 
 
 def pairs(kind: str) -> tuple[Array, Array]:
-    """Every pair of codes."""
-    codes = all_codes(kind)
-    return np.repeat(codes, len(codes)), np.tile(codes, len(codes))
+    """Every pair of integers."""
+    quantized = all_integers(kind)
+    return np.repeat(quantized, len(quantized)), np.tile(quantized, len(quantized))
 
 
 BINARY: dict[str, tuple[str, Callable[..., Array]]] = {
@@ -218,7 +218,7 @@ def test_broadcasting_picks_the_operand_that_onnxruntime_folds_away(name: str, o
         seed = rng(length)
         kind = KINDS[length % 2]
         maps = near_ties(seed, kind, op)
-        a, b = (any_codes(seed, kind, *shape) for shape in SHAPES[name](length))
+        a, b = (any_integers(seed, kind, *shape) for shape in SHAPES[name](length))
         same(BINARY[op][1](a, b, *maps), onnxruntime_pairs(op, a, b, maps), (name, length))
 
 
@@ -236,7 +236,7 @@ def test_operands_change_places_where_onnxruntime_folds_a_away(
         a, b, out = near_ties(seed, "u8", "add")
         if len(a_shape) > len(b_shape):
             a, b = b, a  # the scale that the result's is twice of belongs to the one
-        left, right = (any_codes(seed, "u8", *shape) for shape in (a_shape, b_shape))
+        left, right = (any_integers(seed, "u8", *shape) for shape in (a_shape, b_shape))
         full = [np.ascontiguousarray(c) for c in np.broadcast_arrays(left, right)]
         kept = methods.fma_sum(full[0], full[1], a, b, out)
         turned = methods.fma_sum(full[1], full[0], b, a, out)
@@ -261,14 +261,14 @@ def test_results_beyond_32_bits_are_onnxruntimes(op: str, size: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_sigmoid_of_every_code_is_onnxruntimes(kind: str) -> None:
     rule = NATIVE.resolve(Query("sigmoid"))
-    codes = all_codes(kind)
+    quantized = all_integers(kind)
     for number in range(60):
         seed = rng(number)
         of = any_map(seed, kind, 2.0 ** -float(seed.integers(3, 8)) if number % 2 else None)
         out = any_map(seed, kind, [1 / 256, float(F(seed.uniform(0.001, 0.01)))][number % 2])
-        operands = [codes, *numbers(of), *numbers(out)]
+        operands = [quantized, *numbers(of), *numbers(out)]
         wanted = run_operator("QLinearSigmoid", operands, out.carrier, domain=MS)
-        same(methods.logistic_table(codes, of, out, rule=rule), wanted, number)
+        same(methods.logistic_table(quantized, of, out, rule=rule), wanted, number)
 
 
 def test_the_logistic_function_has_every_bit_of_onnxruntimes() -> None:
@@ -280,17 +280,19 @@ def test_the_logistic_function_has_every_bit_of_onnxruntimes() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_concat_recodes_every_code_as_onnxruntime_does(kind: str) -> None:
     rule = NATIVE.resolve(Query("concat"))
-    codes = all_codes(kind).reshape(1, -1)
+    quantized = all_integers(kind).reshape(1, -1)
     for number in range(30):
         seed = rng(number)
         scales = [2.0 ** -float(seed.integers(1, 6)) if number % 2 else None for _ in range(3)]
         one, two, out = (any_map(seed, kind, s) for s in scales)
         one = out if number % 3 == 0 else one
-        operands = [*numbers(out), codes, *numbers(one), codes[:, ::-1], *numbers(two)]
+        operands = [*numbers(out), quantized, *numbers(one), quantized[:, ::-1], *numbers(two)]
         wanted = run_operator(
             "QLinearConcat", operands, out.carrier, inputs_at=(2, 5), domain=MS, axis=1
         )
-        found = methods.recode_all([codes, codes[:, ::-1]], [one, two], out, axis=1, rule=rule)
+        found = methods.recode_all(
+            [quantized, quantized[:, ::-1]], [one, two], out, axis=1, rule=rule
+        )
         same(found, wanted, number)
 
 
@@ -304,7 +306,7 @@ def test_softmax_is_onnxruntimes_along_any_axis_of_any_length(kind: str) -> None
         of = any_map(seed, kind, [None, 2.0**-5, 2.0**-3][length % 3])
         plain = affine(kind, 1 / 256, affine(kind, 1.0).low)
         for out in (plain, any_map(seed, kind, float(F(seed.uniform(0.003, 0.02))))):
-            for x in (any_codes(seed, kind, *shape), np.full(shape, all_codes(kind)[-1])):
+            for x in (any_integers(seed, kind, *shape), np.full(shape, all_integers(kind)[-1])):
                 operands = [x, *numbers(of), *numbers(out)]
                 wanted = run_operator(
                     "QLinearSoftmax", operands, out.carrier, domain=MS, axis=axis, opset=13
@@ -329,7 +331,7 @@ def test_average_pooling_is_onnxruntimes(kind: str, layout: str) -> None:
         ratio = (0.5, 1.0, 2.0, 0.25, 1 / 3, 1 / 6)[number % 6]
         out = any_map(seed, kind, float(F(of.scale) * F(ratio)))
         sizes = seed.integers(4, 12, 2)
-        x = any_codes(seed, kind, 2, int(seed.integers(1, 20)), int(sizes[0]), int(sizes[1]))
+        x = any_integers(seed, kind, 2, int(seed.integers(1, 20)), int(sizes[0]), int(sizes[1]))
         if number % 2:
             near = np.clip(int(of.zero) + seed.integers(-20, 21, x.shape), of.low, of.high)
             x = near.astype(x.dtype)
@@ -369,7 +371,7 @@ def test_global_average_pooling_is_onnxruntimes(kind: str, layout: str) -> None:
         sizes = tuple(int(v) for v in seed.integers(1, 12, 2))
         of = any_map(seed, kind)
         out = any_map(seed, kind, float(F(of.scale) * F((0.5, 1.0, 1 / 3, 0.125)[channels % 4])))
-        x = any_codes(seed, kind, 2, channels, *sizes)
+        x = any_integers(seed, kind, 2, channels, *sizes)
         if layout == "NHWC":
             x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
         operands = [x, *numbers(of), *numbers(out)]
@@ -388,17 +390,17 @@ def test_ties_and_saturation_of_pooling_are_onnxruntimes(op: str, kind: str) -> 
     of, out = affine(kind, 0.5, zero), affine(kind, 0.25 if op == "avg" else 0.125, zero + 2)
     steps = seed.integers(-128, 128, (4, 16, 1, 1)) + seed.integers(-7, 8, (4, 16, 8, 8))
     x = np.clip(zero + steps, of.low, of.high).astype(of.carrier)
-    reals = x.astype(np.float64) - zero
+    floats = x.astype(np.float64) - zero
     operands = [x, *numbers(of), *numbers(out)]
     if op == "global":
         x = x[:, :, :2, :2]
-        reals = reals[:, :, :2, :2].mean((2, 3), keepdims=True) * 4
+        floats = floats[:, :, :2, :2].mean((2, 3), keepdims=True) * 4
         wanted = run_operator(
             "QLinearGlobalAveragePool", [x, *operands[1:]], out.carrier, domain=MS
         )
         found = methods.mean_of_codes(x, of, out)
     else:
-        reals = reals.reshape(4, 16, 4, 2, 4, 2).mean((3, 5)) * 2
+        floats = floats.reshape(4, 16, 4, 2, 4, 2).mean((3, 5)) * 2
         wanted = run_operator(
             "QLinearAveragePool",
             operands,
@@ -408,10 +410,10 @@ def test_ties_and_saturation_of_pooling_are_onnxruntimes(op: str, kind: str) -> 
             strides=(2, 2),
         )
         found = methods.mean_of_reals(x, of, out, kernel=(2, 2), stride=(2, 2))
-    low, high = share(is_tie(reals), reals, out)[1:]
+    low, high = share(is_tie(floats), floats, out)[1:]
     assert min(low, high) >= 0.05, f"saturated {low:.3f} and {high:.3f}"
     if op == "avg":
-        assert is_tie(reals).mean() >= 0.05, "too few ties"
+        assert is_tie(floats).mean() >= 0.05, "too few ties"
     same(found, wanted, op)
 
 
@@ -446,7 +448,7 @@ def test_convolution_is_onnxruntimes(form: tuple[str, str]) -> None:
         stride, dilation = (tuple(int(v) for v in seed.integers(1, 3, 2)) for _ in range(2))
         pad = tuple(int(v) for v in seed.integers(0, 3, 4))
         sizes = tuple(int(v) for v in seed.integers(6, 12, 2))
-        x = any_codes(seed, form[0], 2, groups * per, *sizes)
+        x = any_integers(seed, form[0], 2, groups * per, *sizes)
         w = weights(seed, form[1], groups * into, per, *kernel)
         of_x = any_map(seed, form[0])
         of_w = weight_map(seed, form[1], groups * into, number % 2 == 0, 0)
@@ -484,7 +486,7 @@ def test_products_of_matrices_are_onnxruntimes(op: str, form: tuple[str, str]) -
     for columns in range(1, 71):
         seed = rng(columns)
         rows, inner = (int(v) for v in seed.integers(1, (9, 71)))
-        a, b = any_codes(seed, form[0], rows, inner), weights(seed, form[1], inner, columns)
+        a, b = any_integers(seed, form[0], rows, inner), weights(seed, form[1], inner, columns)
         of_a = any_map(seed, form[0])
         of_b = weight_map(seed, form[1], columns, columns % 3 != 0, 1)
         alpha = 1.0 if op == "matmul" else (1.0, 0.75, 1.3)[columns % 3]
@@ -510,7 +512,7 @@ def test_products_of_matrices_are_onnxruntimes(op: str, form: tuple[str, str]) -
 
 def products(kind: str) -> tuple[Array, Array]:
     """Every activation code in one column, times every weight."""
-    return all_codes(kind).reshape(-1, 1), np.arange(-127, 128).astype(np.int8).reshape(1, -1)
+    return all_integers(kind).reshape(-1, 1), np.arange(-127, 128).astype(np.int8).reshape(1, -1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -570,7 +572,7 @@ def test_the_optimizers_product_to_reals_is_ours() -> None:
     rule = NATIVE.resolve(Query("matmul"))
     for columns in range(1, 71):
         seed = rng(columns)
-        a, b = any_codes(seed, "u8", 5, 33), weights(seed, "i8", 33, columns)
+        a, b = any_integers(seed, "u8", 5, 33), weights(seed, "i8", 33, columns)
         of_a, of_b = any_map(seed, "u8"), weight_map(seed, "i8", columns, columns % 2 == 0, 1)
         (sa, za), (sb, zb) = numbers(of_a), numbers(of_b)
         operands: list[Array | None] = [a, b, sa, sb, za, zb]

@@ -1,4 +1,4 @@
-"""Ops that move or choose codes, all of onnxruntime's optimizations on."""
+"""Ops that move or choose integers, all of onnxruntime's optimizations on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Softmax before opset 13, which takes all axes from its own on as one: onnxruntime's on codes."""
+"""Softmax before opset 13, which takes all axes from its own on as one: onnxruntime's on
+integers."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Draw:
 
 
 def compared(draw: Draw, model: onnx.ModelProto) -> tuple[bool, bool]:
-    """Whether onnxruntime, and QIR, compute on codes; the bytes are the same."""
+    """Whether onnxruntime, and QIR, compute on integers; the bytes are the same."""
     feeds = {"x": draw.data}
     wanted, made = optimized(model, feeds)
     graph = grouped(model)

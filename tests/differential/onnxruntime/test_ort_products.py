@@ -31,7 +31,7 @@ SHAPES = ((ROWS, DEPTH),) * 4 + ((2, 3, DEPTH), (1, 2, 3, DEPTH), (DEPTH,))
 
 @dataclass
 class Drawn(Nodes):
-    """A model that is written node by node, and the codes or reals that it is given."""
+    """A model that is written node by node, and the integers or floats that it is given."""
 
     rng: np.random.Generator
     inputs: dict[str, Array] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Drawn(Nodes):
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def codes(m: Drawn, shape: tuple[int, ...], kind: str) -> Array:
+def random_integers(m: Drawn, shape: tuple[int, ...], kind: str) -> Array:
     ends = np.iinfo(np.dtype(kind))
     return m.rng.integers(ends.min, ends.max + 1, shape).astype(kind)
 
@@ -71,35 +71,35 @@ def middle(kind: str, at: int) -> int:
 
 
 def data(m: Drawn, shape: tuple[int, ...], kind: str, scale: float) -> str:
-    """Codes that are given, or made of given reals."""
+    """Integers that are given, or made of given floats."""
     told = m.numbers(scale, middle(kind, 101), kind)
-    given = codes(m, shape, kind)
+    given = random_integers(m, shape, kind)
     name = f"x{len(m.inputs)}"
     if m.chance(0.5):
         m.inputs[name] = given
         return m.op("DequantizeLinear", name, *told)
-    reals = (given.astype(np.float64) - middle(kind, 101)) * np.float32(scale)
-    m.inputs[name] = reals.astype(np.float32)
+    floats = (given.astype(np.float64) - middle(kind, 101)) * np.float32(scale)
+    m.inputs[name] = floats.astype(np.float32)
     return m.op("DequantizeLinear", m.op("QuantizeLinear", name, *told), *told)
 
 
 def weights(m: Drawn, shape: tuple[int, ...], scale: Array, axis: int) -> str:
-    """Codes, or reals that a pair of the model quantizes; one scale a tensor or a channel."""
+    """Integers, or floats that a pair of the model quantizes; one scale a tensor or a channel."""
     kind = "int8" if scale.ndim or m.chance(0.6) else m.one("uint8", "int8")
     zero = np.zeros(scale.shape, kind) if scale.ndim else np.asarray(middle(kind, 128), kind)
     told = m.numbers(scale, zero, kind)
     attrs = {"axis": axis} if scale.ndim else {}
-    held = codes(m, shape, kind)
+    held = random_integers(m, shape, kind)
     if m.chance(0.8):
         return m.op("DequantizeLinear", m.constant(held, kind), *told, **attrs)
     along = [-1 if i == axis else 1 for i in range(len(shape))]
     wide = scale.reshape(along) if scale.ndim else scale
-    reals = m.constant((held.astype(np.float32) - zero.max()) * wide)
-    return m.op("DequantizeLinear", m.op("QuantizeLinear", reals, *told, **attrs), *told, **attrs)
+    floats = m.constant((held.astype(np.float32) - zero.max()) * wide)
+    return m.op("DequantizeLinear", m.op("QuantizeLinear", floats, *told, **attrs), *told, **attrs)
 
 
 def bias(m: Drawn, form: str, shape: tuple[int, ...], unit: Array) -> str:
-    """Reals, or i32 codes in units of the product."""
+    """Floats, or i32 integers in units of the product."""
     if form == "real":
         return m.constant(m.rng.normal(size=shape) * 2)
     whole = m.constant(m.rng.integers(-900, 900, shape), "int32")
@@ -182,7 +182,7 @@ def network(seed: int) -> Drawn:
 
 
 def repeated(seed: int) -> Drawn:
-    """A product whose codes are dequantized and quantized again by the same numbers."""
+    """A product whose integers are dequantized and quantized again by the same numbers."""
     m = Drawn(np.random.default_rng(seed))
     made, kind, unit = product(m)
     kind = kind if m.chance(0.7) else "int8"
@@ -243,7 +243,8 @@ def report(
 
 
 def differs(there: Array, here: Array, *, integer: bool) -> str:
-    """What differs: with a kernel on codes, to the byte; without, more than sums in float32 may."""
+    """What differs: with a kernel on integers, to the byte; without, more than sums in float32
+    may."""
     if there.dtype != here.dtype or there.shape != here.shape:
         return f"{there.dtype} {there.shape} there, {here.dtype} {here.shape} here"
     if integer:

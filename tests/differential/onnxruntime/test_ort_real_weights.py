@@ -1,4 +1,4 @@
-"""Which real weights and biases onnxruntime makes codes of when it loads a QDQ model.
+"""Which real weights and biases onnxruntime makes integers of when it loads a QDQ model.
 
 Networks of one or two layers each, of every kind and rank: with weights and biases that are
 constants, follow from constants, are given, are dequantized or quantized by the model itself;
@@ -31,7 +31,7 @@ from tests.differential.fusion import grouped
 from tests.differential.runtime import optimized
 from tests.installed import OPTIMIZED
 
-from .test_ort_products import Drawn, codes, differs, middle
+from .test_ort_products import Drawn, differs, middle, random_integers
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -66,27 +66,27 @@ class Layers(Drawn):
         self.inputs[name] = self.rng.normal(size=shape).astype(np.float32)
         return name
 
-    def folded(self, reals: Array) -> str:
+    def folded(self, floats: Array) -> str:
         """A constant that follows from others."""
         how = self.one(*FOLDED)
         if how == "Transpose":
-            perm = [int(i) for i in self.rng.permutation(reals.ndim)]
-            held = self.constant(np.transpose(reals, np.argsort(perm)))
+            perm = [int(i) for i in self.rng.permutation(floats.ndim)]
+            held = self.constant(np.transpose(floats, np.argsort(perm)))
             return self.op("Transpose", held, perm=perm)
         if how == "Reshape":
-            shape = self.constant(reals.shape, "int64")
-            return self.op("Reshape", self.constant(reals.reshape(-1, 1)), shape)
+            shape = self.constant(floats.shape, "int64")
+            return self.op("Reshape", self.constant(floats.reshape(-1, 1)), shape)
         if how == "Concat":
-            half = self.constant(reals[:1]), self.constant(reals[1:])
-            return self.op("Concat", *half, axis=0) if len(reals) > 1 else self.constant(reals)
-        held = self.constant(reals)
+            half = self.constant(floats[:1]), self.constant(floats[1:])
+            return self.op("Concat", *half, axis=0) if len(floats) > 1 else self.constant(floats)
+        held = self.constant(floats)
         if how in ("Mul", "Add"):
             return self.op(how, held, self.constant(self.rng.uniform(0.5, 2.0)))
         return self.op(how, held)
 
 
 def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, float]:
-    """Dequantized codes; their type, and a step of theirs.
+    """Dequantized integers; their type, and a step of theirs.
 
     With `many`, now and then by a list of one scale or of one a channel: onnxruntime's kernels fail
     on the latter, and what it makes of the former beside dequantized weights is not predicted.
@@ -96,7 +96,7 @@ def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, fl
     wide = 256.0 if "16" in kind else 1.0
     step, zero = float(np.float32(0.05 / wide)), middle(kind, int(101 * wide))
     name = "x0"
-    m.inputs[name] = codes(m, shape, kind)
+    m.inputs[name] = random_integers(m, shape, kind)
     how = m.one(*["plain"] * 6, "given", *["one", "axis"] * many)
     if how == "axis":
         each = m.constant(m.rng.uniform(0.03, 0.07, shape[1])), m.constant([zero] * shape[1], kind)
@@ -110,18 +110,18 @@ def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, fl
 
 
 def weights(m: Layers, shape: tuple[int, ...], axis: int, other: bool) -> tuple[str, Floats]:
-    """Weights, and the scales of their codes, which may lie along the `other` axis.
+    """Weights, and the scales of their integers, which may lie along the `other` axis.
 
-    Codes that are data have one scale but where no kernel takes them: others are not predicted.
+    Integers that are data have one scale but where no kernel takes them: others are not predicted.
     """
     form, tiny = m.one(*WEIGHTS), np.full((), 0.02, np.float32)
-    reals = (m.rng.normal(size=shape) * 0.7 + 0.1).astype(np.float32)
+    floats = (m.rng.normal(size=shape) * 0.7 + 0.1).astype(np.float32)
     if form == "folded":
-        return m.folded(reals), tiny
+        return m.folded(floats), tiny
     if form == "given":
         return m.given(shape), tiny
     if form in ("real", "default"):
-        name = m.constant(reals)
+        name = m.constant(floats)
         m.defaults |= {name} if form == "default" else set()
         return name, tiny
     kind, along = m.one("int8", "int8", "uint8"), 1 - axis if other and m.chance(0.3) else axis
@@ -138,9 +138,9 @@ def weights(m: Layers, shape: tuple[int, ...], axis: int, other: bool) -> tuple[
         attrs = {}
     told = m.numbers(scale, zero, kind)
     if form == "pair":
-        back = m.op("QuantizeLinear", m.constant(reals), *told, **attrs)
+        back = m.op("QuantizeLinear", m.constant(floats), *told, **attrs)
         return m.op("DequantizeLinear", back, *told, **attrs), scale
-    held = codes(m, shape, kind)
+    held = random_integers(m, shape, kind)
     if form == "codes":
         return m.op("DequantizeLinear", m.constant(held, kind), *told, **attrs), scale
     name = f"w{len(m.inputs)}"
@@ -151,7 +151,7 @@ def weights(m: Layers, shape: tuple[int, ...], axis: int, other: bool) -> tuple[
 def bias(m: Layers, shape: tuple[int, ...], unit: Floats) -> list[str]:
     """Nothing, or what is added."""
     form = m.one(*BIASES)
-    reals = (m.rng.normal(size=shape) * 2).astype(np.float32)
+    floats = (m.rng.normal(size=shape) * 2).astype(np.float32)
     if form == "none":
         return []
     if form == "given":
@@ -163,10 +163,10 @@ def bias(m: Layers, shape: tuple[int, ...], unit: Floats) -> list[str]:
         return [m.op("DequantizeLinear", whole, m.constant(unit.max()))]
     if form == "pair":
         told = m.numbers(0.05, 0, "int8")
-        return [m.op("DequantizeLinear", m.op("QuantizeLinear", m.constant(reals), *told), *told)]
+        return [m.op("DequantizeLinear", m.op("QuantizeLinear", m.constant(floats), *told), *told)]
     if form == "folded" and shape:
-        return [m.folded(reals)]
-    name = m.constant(reals)
+        return [m.folded(floats)]
+    name = m.constant(floats)
     m.defaults |= {name} if form == "default" else set()
     return [name]
 
@@ -299,7 +299,8 @@ def joined(seed: int) -> Layers:
 
 
 Kind = tuple[str, str, str]
-"""An op and what its weights and its bias are: real, codes, or none; a kernel on codes by name."""
+"""An op and what its weights and its bias are: real, integers, or none; a kernel on integers by
+name."""
 KERNELS = {"QLinearConv": "conv", "QGemm": "gemm", "QLinearMatMul": "matmul"}
 KERNELS |= {"MatMulIntegerToFloat": "matmul"}
 REALS = {"Conv": "conv", "FusedConv": "conv", "ConvTranspose": "conv_transpose"}
@@ -313,7 +314,7 @@ def made_there(proto: ModelProto) -> Counter[Kind]:
     for node in proto.graph.node:
         if node.op_type in KERNELS:
             found[KERNELS[node.op_type], "codes", "kernel"] += 1
-        elif node.op_type == "MatMulNBits":  # a layer of codes, of real data that are rounded
+        elif node.op_type == "MatMulNBits":  # a layer of integers, of real data that are rounded
             b = ([*node.input, "", "", ""])[5]
             bias = "codes" if makers.get(b) == "DequantizeLinear" else "real"
             found["gemm", "codes", bias if b else "none"] += 1
@@ -332,7 +333,7 @@ def made_here(graph: Graph) -> Counter[Kind]:
         base = head.rstrip("123d")
         if base not in REALS.values():
             continue
-        if node.stages or _on_codes(node):
+        if node.stages or _reads_quantized(node):
             found[base, "codes", "kernel"] += 1
             continue
         slots = ("w", "bias") if base.startswith("conv") else ("b", "c")
@@ -350,7 +351,7 @@ def _few_bits(data: Value) -> bool:
     return node.op == "round"
 
 
-def _on_codes(node: Node) -> bool:
+def _reads_quantized(node: Node) -> bool:
     return next(iter(node.operands.values())).type.quant is not None
 
 
@@ -362,7 +363,8 @@ def _told(value: Value | None) -> str:
 
 
 def apart(there: Array, here: Array, *, integer: bool) -> str:
-    """What differs; of codes of 16 bits that stand on sums in float32 few may be a little off."""
+    """What differs; of integers of 16 bits that stand on sums in float32 few may be a little
+    off."""
     if integer or there.dtype.kind == "f" or there.dtype.itemsize == 1:
         return differs(there, here, integer=integer)
     off = np.abs(there.astype(np.int64) - here.astype(np.int64))
@@ -371,7 +373,8 @@ def apart(there: Array, here: Array, *, integer: bool) -> str:
 
 
 def _coded(found: Counter[Kind]) -> Counter[Kind]:
-    """Layers with codes: of those in float32 onnxruntime makes others, as of products by rows."""
+    """Layers with integers: of those in float32 onnxruntime makes others, as of products by
+    rows."""
     return Counter({kind: n for kind, n in found.items() if "codes" in kind or "kernel" in kind})
 
 
@@ -439,10 +442,11 @@ def test_every_kind_of_layer_is_among_them() -> None:
 
 
 def odd(op: str, weight: float, bias: list[float]) -> Layers:
-    """A layer whose weights or biases are so small or large that codes have no place for them."""
+    """A layer whose weights or biases are so small or large that integers have no place for
+    them."""
     m = Layers(np.random.default_rng(SEED))
     shape, like = ((6, DEPTH), (DEPTH, WIDE)) if op == "Gemm" else ((1, DEPTH, 5), (4, 4, 2))
-    m.inputs["x0"] = codes(m, shape, "uint8")
+    m.inputs["x0"] = random_integers(m, shape, "uint8")
     x = m.op("DequantizeLinear", "x0", *m.numbers(0.05, 101, "uint8"))
     made = m.op(op, x, m.constant(m.rng.normal(size=like) * weight), m.constant(bias))
     m.outputs.append(m.op("QuantizeLinear", made, *m.numbers(0.7, 77, "uint8")))

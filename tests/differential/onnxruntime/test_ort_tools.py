@@ -101,7 +101,7 @@ def test_the_interpreter_gives_what_onnxruntime_gives(tmp_path: Path, name: str)
     found = pipeline.run(pipeline.load(source), feeds(), profile=UNOPTIMIZED)["y"]
     wanted = output(model(name))
     if name in ort_tools.STATIC and "16" not in name:
-        assert (found == wanted).all()  # the result is dequantized codes
+        assert (found == wanted).all()  # the result is dequantized integers
     else:
         near(found, wanted)
 

@@ -99,8 +99,8 @@ def quantized(folder: Path, name: str) -> onnx.ModelProto:
         form = QuantFormat.QDQ if "qdq" in more else QuantFormat.QOperator
         weights = QuantType.QInt8 if "i8" in more else QuantType.QUInt8
         options: dict[str, Any] = {"weight_type": weights, "per_channel": "channel" in more}
-        codes = {"activation_type": QuantType.QUInt8, "quant_format": form}
-        quantize_static(source, made, _Reader(), **codes, **options)
+        integers = {"activation_type": QuantType.QUInt8, "quant_format": form}
+        quantize_static(source, made, _Reader(), **integers, **options)
     else:
         config = DefaultWeightOnlyQuantConfig(
             block_size=16,

@@ -17,7 +17,7 @@ from tests.installed import OPTIMIZED
 
 
 def _model(seed: int) -> onnx.ModelProto:
-    """Two to four transposes, each between codes of another map."""
+    """Two to four transposes, each between integers of another map."""
     rng = np.random.default_rng(seed)
     shape = [int(n) for n in rng.integers(1, 6, 4)]
     nodes, name = [], "x"

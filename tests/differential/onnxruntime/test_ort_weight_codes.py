@@ -1,4 +1,4 @@
-"""The codes that onnxruntime makes of real weights, their scale and zero point: to the byte."""
+"""The integers that onnxruntime makes of real weights, their scale and zero point: to the byte."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 
 
 def model(op: str, held: list[Floats]) -> onnx.ModelProto:
-    """A layer of each weight: of data of 16 bits, so that dequantized codes stay in the graph.
+    """A layer of each weight: of data of 16 bits, so that dequantized integers stay in the graph.
 
-    Their sums are shown too: other products become MatMulNBits since 1.32, which packs the codes.
+    Their sums are shown too: other products become MatMulNBits since 1.32, which packs the
+    integers.
     """
     node, first = helper.make_node, {"Gemm": (3, 4)}.get(op, (1, 4, *(5,) * (held[0].ndim - 2)))
     nodes = [node("DequantizeLinear", ["x", "step", "zero"], ["real"], "real")]
@@ -65,22 +66,22 @@ def model(op: str, held: list[Floats]) -> onnx.ModelProto:
 def test_real_weights_become_these_codes(op: str) -> None:
     rng = np.random.default_rng(SEED)
     held = [drawn(rng, SHAPES[op]) for _ in range(COUNT)]
-    for ends, reals in zip(ENDS, held, strict=False):
-        reals[:] = rng.uniform(-0.2, 0.2, reals.shape)
-        reals.flat[:2] = ends
+    for ends, floats in zip(ENDS, held, strict=False):
+        floats[:] = rng.uniform(-0.2, 0.2, floats.shape)
+        floats.flat[:2] = ends
     proto = model(op, held)
     shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     _, shown = optimized(proto, {"x": rng.integers(0, 2**16, shape).astype(np.uint16)})
     there = {i.name: numpy_helper.to_array(i) for i in shown.graph.initializer}
     rule, ties = profile(OPTIMIZED).resolve(Query("constant")), 0
     mine: dict[str, NDArray[np.generic]] = {}
-    for i, reals in enumerate(held):
-        quant = weight_type(reals, rule)
+    for i, floats in enumerate(held):
+        quant = weight_type(floats, rule)
         mine[f"n{i}_weight_scale"] = np.asarray(quant.scales(), np.float32)
         mine[f"n{i}_weight_zp"] = np.asarray(quant.zeros(), np.int8)
-        mine[f"n{i}_weight_q"] = np.asarray(quantize(reals, affine_of(quant), rule))
+        mine[f"n{i}_weight_q"] = np.asarray(quantize(floats, affine_of(quant), rule))
         with np.errstate(all="ignore"):
-            ties += int(np.count_nonzero(reals / quant.scales() % 1 == 0.5))
+            ties += int(np.count_nonzero(floats / quant.scales() % 1 == 0.5))
     found = compare(f"seed {SEED}, {op}", mine, there, mine)
     assert not found, "\n".join(map(str, found))
     assert ties > 0.05 * sum(w.size for w in held), ties

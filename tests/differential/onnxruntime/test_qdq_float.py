@@ -41,11 +41,11 @@ class Findings:
 
 
 def examine(model: Model, found: Findings) -> None:
-    """Holds each op against onnxruntime on its own, from the codes that onnxruntime gave."""
-    codes = [n for n in model.names if n not in model.feeds]
-    judge = run(exposing(model, codes), model.feeds, optimize=False)
+    """Holds each op against onnxruntime on its own, from the integers that onnxruntime gave."""
+    quantized = [n for n in model.names if n not in model.feeds]
+    judge = run(exposing(model, quantized), model.feeds, optimize=False)
     given = {n: model.feeds[n] if n in model.feeds else judge[n] for n in model.names}
-    for name in codes:
+    for name in quantized:
         part = cut(model, {n: a for n, a in given.items() if n != name}, [name])
         mine = pipeline.run(read(part.proto), part.feeds, profile=PROFILE)[name]
         theirs = judge[name]
@@ -94,8 +94,8 @@ def test_there_are_differences_to_explain() -> None:
 def test_the_proof_does_not_explain_a_code_that_is_no_tie() -> None:
     model = make(3, Taste("u8", "free", ("conv",), layers=2, tails=0.0), qdq=True)
     name = model.names[-1]
-    codes = [n for n in model.names if n not in model.feeds]
-    judge = run(exposing(model, codes), model.feeds, optimize=False)
+    quantized = [n for n in model.names if n not in model.feeds]
+    judge = run(exposing(model, quantized), model.feeds, optimize=False)
     given = {n: model.feeds[n] if n in model.feeds else judge[n] for n in model.names}
     part = cut(model, {n: a for n, a in given.items() if n != name}, [name])
     theirs = judge[name].astype(np.uint8)

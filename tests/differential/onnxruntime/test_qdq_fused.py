@@ -21,7 +21,7 @@ OPS = tuple(op for op in ALL if op != "requantize")
 
 
 def taste(seed: int, kind: Kind) -> Taste:
-    """Dyadic scales three times in four; every tenth relu or clip cuts codes off."""
+    """Dyadic scales three times in four; every tenth relu or clip cuts integers off."""
     styles: tuple[Style, ...] = ("dyadic", "dyadic", "dyadic", "order" if seed % 3 else "free")
     return Taste(
         kind,

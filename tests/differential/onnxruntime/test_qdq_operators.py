@@ -1,8 +1,8 @@
-"""Operators between codes, one by one: onnxruntime's bytes, its optimizer on and off.
+"""Operators between integers, one by one: onnxruntime's bytes, its optimizer on and off.
 
-The optimizer computes some of them on codes and leaves the rest in float, as the tables say. A sum
-of reals is added up in an order of the kernel's own: a code may be one off where the exact value
-lies within the error of a tie, and nowhere else.
+The optimizer computes some of them on integers and leaves the rest in float, as the tables say. A
+sum of floats is added up in an order of the kernel's own: a code may be one off where the exact
+value lies within the error of a tie, and nowhere else.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ KINDS = {"u8": (np.uint8, TensorProto.UINT8), "i8": (np.int8, TensorProto.INT8)}
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, what it takes beside codes, and what the optimizer makes of it."""
+    """An operator, what it takes beside integers, and what the optimizer makes of it."""
 
     op: str
     others: Sequence[Any] = ()
-    """Constants behind the codes; None for none, a shape for weights on codes."""
+    """Constants behind the integers; None for none, a shape for weights on integers."""
     shape: tuple[int, ...] = IMAGE
     codes: int = 1
     same: bool = False
     """Whether the result has the map of the operand."""
     positive: bool = False
     near: bool = False
-    """Whether it sums reals."""
+    """Whether it sums floats."""
     fused: str = ""
-    """The operator on codes that the optimizer puts in its place; none where it stays float."""
+    """The operator on integers that the optimizer puts in its place; none where it stays float."""
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ def ones(*shape: int) -> Array:
 
 
 def resizes() -> list[Case]:
-    """Nearest moves codes where both maps are one; what lies between pixels is in float."""
+    """Nearest moves integers where both maps are one; what lies between pixels is in float."""
     modes = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
     twice, more = np.array([1, 1, 2, 2], F), np.array([1, 1, 1.5, 2.5], F)
     out = []
@@ -140,7 +140,7 @@ CASES = [*ON_CODES, *IN_FLOAT, *resizes()]
 
 @dataclass
 class Built:
-    """A model of one operator between codes."""
+    """A model of one operator between integers."""
 
     proto: onnx.ModelProto
     feeds: dict[str, Array]
@@ -202,11 +202,11 @@ class Builder:
     def built(self) -> Built:
         names = self.operands()
         self.nodes.append(helper.make_node(self.case.op, names, ["r"], **self.case.attrs))
-        reals = run(self.model("r", TensorProto.FLOAT), self.feeds, optimize=False)["r"]
+        floats = run(self.model("r", TensorProto.FLOAT), self.feeds, optimize=False)["r"]
         if self.case.same:
             scale, zero = float(self.held["x0_s"]), int(self.held["x0_z"])
         else:
-            least, most = float(reals.min()), float(reals.max())
+            least, most = float(floats.min()), float(floats.max())
             wide = max(most - least, 1e-3) / 255 * float(self.rng.choice([0.8, 1.0, 1.2]))
             scale = float(F(wide))
             zero = int(np.clip(round(self.low - least / scale), self.low, self.high))
@@ -215,16 +215,16 @@ class Builder:
         return Built(self.model("y", self.element), self.feeds, scale, zero)
 
 
-def agree(made: Built, found: Array, wanted: Array, reals: Array | None, where: str) -> None:
-    """Equal codes; or, where reals are given, one off at ties alone."""
+def agree(made: Built, found: Array, wanted: Array, floats: Array | None, where: str) -> None:
+    """Equal integers; or, where floats are given, one off at ties alone."""
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
     gap = found.astype(np.int64) - wanted
-    if reals is None:
+    if floats is None:
         note(found, wanted)
         assert not gap.any(), f"{where}: {np.count_nonzero(gap)} of {gap.size} differ"
         return
-    units = reals.astype(np.float64) / made.scale + made.zero
+    units = floats.astype(np.float64) / made.scale + made.zero
     tie = np.minimum(found, wanted) + 0.5
     far = np.abs(units - tie)[gap != 0]
     assert np.abs(gap).max() <= 1
@@ -243,8 +243,8 @@ def test_an_operator_between_codes_gives_onnxruntimes_bytes(case: Case, kind: st
         graph = read(made.proto)
         assert not [n for n in graph if n.op == "foreign"], where
         exact = pipeline.run(graph, made.feeds, profile=UNOPTIMIZED, values=["r", "y"])
-        reals = exact["r"] if case.near else None
-        agree(made, exact["y"], plain, reals, where)
+        floats = exact["r"] if case.near else None
+        agree(made, exact["y"], plain, floats, where)
         if case.fused:
             assert case.fused in ops, where
             assert "QuantizeLinear" not in ops, where
@@ -252,7 +252,7 @@ def test_an_operator_between_codes_gives_onnxruntimes_bytes(case: Case, kind: st
         else:
             assert "QuantizeLinear" in ops, where
             agree(
-                made, pipeline.run(grouped(made.proto), made.feeds)["y"], judge["y"], reals, where
+                made, pipeline.run(grouped(made.proto), made.feeds)["y"], judge["y"], floats, where
             )
 
 

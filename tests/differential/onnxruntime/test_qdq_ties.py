@@ -1,7 +1,7 @@
-"""Operators between codes whose results lie on ties, and beyond both ends: onnxruntime's bytes.
+"""Operators between integers whose results lie on ties, and beyond both ends: onnxruntime's bytes.
 
 Scales are such that a real is an odd multiple of half a step of the result, or within an ulp of
-one, and so far apart that the range of codes is left on both sides.
+one, and so far apart that the range of integers is left on both sides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Case:
     shapes: tuple[tuple[int, ...], ...]
     tail: str = ""
     spread: Sequence[float] = ()
-    """How far codes lie from their zero points; codes of all sizes for none."""
+    """How far integers lie from their zero points; integers of all sizes for none."""
     kinds: Sequence[str] = BOTH
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,15 +105,15 @@ class Built:
         return [self.constant(f"{name}_s", F(scale)), zeros]
 
     def operand(self, at: int, shape: tuple[int, ...]) -> str:
-        """The reals of codes around an odd zero point."""
+        """The floats of integers around an odd zero point."""
         case, zero = self.case, self.odd()
         scale = F(0.125) if at >= len(case.ratio) else F(self.step * F(case.ratio[at]))
         if len(case.shapes) > len(case.ratio) and not at:
             scale = F(scale * F(8))
-        codes = self.rng.integers(self.low, self.high + 1, shape)
+        quantized = self.rng.integers(self.low, self.high + 1, shape)
         if case.spread:
-            codes = zero + self.rng.normal(0, case.spread[at], shape).round().astype(np.int64)
-        data = np.clip(codes, self.low, self.high).astype(self.carrier)
+            quantized = zero + self.rng.normal(0, case.spread[at], shape).round().astype(np.int64)
+        data = np.clip(quantized, self.low, self.high).astype(self.carrier)
         weights = at and case.op in ("Conv", "Gemm", "MatMul")
         (self.held if weights else self.feeds)[f"x{at}"] = data
         inputs = [f"x{at}", *self.numbers(f"x{at}", scale, zero)]
@@ -164,7 +164,7 @@ def test_ties_and_both_ends_of_fused_operators_are_onnxruntimes(case: Case) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ties_and_ends_of_bounds_by_other_maps_are_those_of_reals(kind: str) -> None:
-    """What `native` computes on codes, and onnxruntime between dequantize and quantize."""
+    """What `native` computes on integers, and onnxruntime between dequantize and quantize."""
     total = np.zeros(4, np.int64)
     for case in BOUNDS:
         for seed in range(SEEDS):

@@ -36,8 +36,8 @@ def program(case: Case) -> Graph:
     x = graph.add("input", types=[TensorType(case.x.shape, F32)], name="x").result
     stated = {} if case.mode == "ROUND" else {"round": ROUNDS[case.mode]}
     kind = TensorType(case.x.shape, quant)
-    codes = graph.add("quantize", {"x": x}, stated, types=[kind]).result
-    graph.add("output", {"y": graph.add("dequantize", {"x": codes}).result})
+    quantized = graph.add("quantize", {"x": x}, stated, types=[kind]).result
+    graph.add("output", {"y": graph.add("dequantize", {"x": quantized}).result})
     return graph
 
 

@@ -1,4 +1,4 @@
-"""QuantizeLinear of reals that 32 bits of steps do not hold, as the guide tells them apart."""
+"""QuantizeLinear of floats that 32 bits of steps do not hold, as the guide tells them apart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {
     "u2": TensorProto.UINT2,
 }
 SATURATES = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 32)
-"""Whether onnxruntime ends far reals where QIR does: since 1.32."""
+"""Whether onnxruntime ends far floats where QIR does: since 1.32."""
 NEAR = [2.0**30, -(2.0**30), 3e8, -3e8, 100, -100, 2.5, 1.5, -0.5, 0]
 FAR = [np.inf, -np.inf, np.nan, 2.0**32, -(2.0**33), 2.0**40, -(2.0**50), 2.0**31]
 
@@ -64,7 +64,7 @@ def both(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("half", [False, True])
 def test_reals_too_far_out(tmp_path: Path, kind: str, half: bool) -> None:
-    """float16, and codes of two bits: in 32 bits, where sums with zero points wrap."""
+    """float16, and integers of two bits: in 32 bits, where sums with zero points wrap."""
     if not half and kind not in ("i2", "u2"):
         return
     real = TensorProto.FLOAT16 if half else TensorProto.FLOAT

@@ -1,4 +1,4 @@
-"""Codes of one map in another, by the rule of native: what onnxruntime gives for the same."""
+"""Integers of one map in another, by the rule of native: what onnxruntime gives for the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: dict[str, type[np.integer[Any]]] = {
     "i16": np.int16,
 }
 RATIOS = ("3/2", "1/2", "5/2", "7/4", "1/4", "3/10")
-"""Of two scales, as real numbers just so: many codes fall half way between two others."""
+"""Of two scales, as real numbers just so: many integers fall half way between two others."""
 Codes = NDArray[np.integer[Any]]
 Map = tuple[NDArray[np.float32], Codes]
 
@@ -91,9 +91,9 @@ def test_codes_in_another_map_are_those_of_onnxruntimes_pair(
         graph = Graph(profile="native")
         axis = 0 if channels > 1 else None
         kind = TensorType(x.shape, uniform(dtype(given), of_x[0], of_x[1], axis=axis))
-        codes = graph.add("input", types=[kind], name="x").result
+        quantized = graph.add("input", types=[kind], name="x").result
         out = TensorType(x.shape, uniform(dtype(made), of_y[0], of_y[1]))
-        graph.add("output", {"y": graph.add("requantize", {"x": codes}, types=[out]).result})
+        graph.add("output", {"y": graph.add("requantize", {"x": quantized}, types=[out]).result})
         where = f"{given} to {made}, map {number}"
         found = compare(where, compute(graph, {"x": x}), {"y": judge(x, of_x, of_y)}, ["y"])
         assert not found, found[0]

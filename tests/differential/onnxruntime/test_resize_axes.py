@@ -1,4 +1,4 @@
-"""Resizes between layers on codes, as onnxruntime's optimizer runs what is written of them."""
+"""Resizes between layers on integers, as onnxruntime's optimizer runs what is written of them."""
 
 from __future__ import annotations
 

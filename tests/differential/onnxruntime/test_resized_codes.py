@@ -2,7 +2,7 @@
 
 Where a model asks it to interpolate between bytes, it cuts off what ONNX rounds: QIR keeps such a
 node as it is, claims nothing of it, and gives it back. Between a dequantize and a quantize it does
-so in reals (test_qdq_operators).
+so in floats (test_qdq_operators).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from qir.reference import methods
 from tests.differential.kernels_of_onnxruntime import MS, numbers, run_operator
 
-from .test_ort_methods import any_codes, any_map, rng, same
+from .test_ort_methods import any_integers, any_map, rng, same
 
 WINDOWS = [(1, 1), (2, 1), (3, 3), (7, 7), (1, 5), (4, 2)]
 
@@ -24,7 +24,7 @@ def test_a_window_that_is_the_whole_image_is_onnxruntimes(
         of = any_map(seed, kind)
         ratio = (0.5, 1.0, 2.0, 0.25, 1 / 3, 1 / 49)[number % 6]
         out = any_map(seed, kind, float(np.float32(of.scale) * np.float32(ratio)))
-        x = any_codes(seed, kind, 2, 33, *window)
+        x = any_integers(seed, kind, 2, 33, *window)
         if layout == "NHWC":
             x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
         stride = (1, 1) if number % 2 else (2, 3)

@@ -1,4 +1,4 @@
-"""The rules of TensorFlow's profiles that make and move codes, against its own kernels."""
+"""The rules of TensorFlow's profiles that make and move integers, against its own kernels."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def ranges(seed: int) -> tuple[float, float]:
     return float(F(low)), float(F(max(low, 0) + rng.uniform(0.3, 9)))
 
 
-def reals(seed: int, step: float, low: int, high: int) -> Array:
-    """Half steps and their neighbours, beyond the codes too; a count up to 70, or many."""
+def random_floats(seed: int, step: float, low: int, high: int) -> Array:
+    """Half steps and their neighbours, beyond the integers too; a count up to 70, or many."""
     rng = np.random.default_rng(seed)
     length = 1500 if seed % 3 else int(rng.integers(1, 71))
     span = high - low
@@ -91,7 +91,7 @@ def quantized(
         to = scaled(kind, low, high, narrow=narrow)
         reach = float(max(abs(F(low)), abs(F(high))))
         step = reach / (255 if kind == "quint8" else 127.5 if seed % 2 else 127)
-        x = reals(seed, step, begin, end)
+        x = random_floats(seed, step, begin, end)
         wanted = runtime.op(
             "QuantizeV2",
             [x, low, high],
@@ -136,7 +136,9 @@ def test_quantize_v2_along_an_axis(
         kinds = [scaled(kind, *pair, narrow=narrow) for pair in pairs]
         reach = [max(abs(F(low)), abs(F(high))) for low, high in pairs]
         steps = np.asarray(reach, F) / F(255 if kind == "quint8" else 127.5 if seed % 2 else 127)
-        x = np.stack([reals(seed, float(s), begin, end).reshape(-1)[:400] for s in steps], 1)
+        x = np.stack(
+            [random_floats(seed, float(s), begin, end).reshape(-1)[:400] for s in steps], 1
+        )
         lows, highs = (np.asarray(ends, F) for ends in zip(*pairs, strict=True))
         wanted = runtimes[name].op(
             "QuantizeV2",
@@ -190,7 +192,7 @@ def test_quantize_v2_from_the_low_end(
         low, high = ranges(seed)
         least, most = widened(low, high)
         to = offset(kind, low, high, first=mode == "MIN_FIRST")
-        x = reals(seed, float(most - least) / 255, 0, 255)
+        x = random_floats(seed, float(most - least) / 255, 0, 255)
         x = x if mode == "MIN_FIRST" and seed % 2 else np.add(x, least, dtype=F)
         wanted = runtimes[name].op("QuantizeV2", [x, low, high], T=Kind(kind), mode=mode)[0]
         found = predicted(MODES[name, mode], "quantize", {"x": Held(x)}, to, x.shape)
@@ -221,7 +223,10 @@ def test_quantize_v2_from_the_low_end_along_an_axis(
         pairs = [ranges(8 * seed + i) for i in range(8)]
         ends = [widened(*pair) for pair in pairs]
         many = enumerate(ends)
-        x = [reals(24 * seed + 3 * i + 1, float(b - a) / 255, 0, 255)[:400] for i, (a, b) in many]
+        x = [
+            random_floats(24 * seed + 3 * i + 1, float(b - a) / 255, 0, 255)[:400]
+            for i, (a, b) in many
+        ]
         x = [np.add(v, a, dtype=F) if seed % 2 else v for v, (a, _) in zip(x, ends, strict=True)]
         data = np.stack(x, 1)
         for i, (low, high) in enumerate(ends):
@@ -298,7 +303,7 @@ def faked(runtime: TensorFlow, name: str) -> Count:
         low = F(0) if seed % 4 == 0 else low
         step = (high - low) / F(255)
         zero = int(np.clip(ROUNDINGS["away"](np.asarray(-low / step, F)), 0, 255))
-        x = reals(seed, float(step), -zero, 255 - zero)
+        x = random_floats(seed, float(step), -zero, 255 - zero)
         x[:9] = x[:9] if low else below_half(step)[: len(x)]
         wanted = runtime.op("FakeQuantWithMinMaxVars", [x, low, high], num_bits=8)[0]
         kind = ranged("u8", step, low, high, zero=zero)

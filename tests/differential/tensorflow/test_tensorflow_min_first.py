@@ -16,7 +16,7 @@ from tests.differential.kernels_of_tensorflow import (
     Kind,
     Kinds,
     TensorFlow,
-    codes,
+    random_integers,
 )
 from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
@@ -80,7 +80,7 @@ def compared(
         first, even = modes[0] == "MIN_FIRST", seed % 4 != 3
         deep, many = int(rng.integers(1, 71)), int(rng.integers(1, 20))
         w = rng.integers(-4 if even else -127, 5 if even else 128, (many, deep)).astype(np.int8)
-        x = codes(rng, data, int(rng.integers(1, 71)), deep)
+        x = random_integers(rng, data, int(rng.integers(1, 71)), deep)
         x = np.asarray(x % (4 if first else 24) if even else x)
         reach = rng.uniform(0.2, 3, many if seed & 1 else 1).astype(F)
         high = float(F(rng.uniform(0.5, 9)))

@@ -1,4 +1,4 @@
-"""TensorFlow's pools, concatenations, activations and requantizations of codes, to the byte."""
+"""TensorFlow's pools, concatenations, activations and requantizations of integers, to the byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.differential.kernels_of_tensorflow import (
     Asked,
     Kind,
     TensorFlow,
-    codes,
+    random_integers,
 )
 from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
@@ -50,7 +50,7 @@ def test_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) ->
         unit = high / 2.0**31
         x = np.clip(np.rint(halves * step / unit), -(2.0**31), 2.0**31 - 1).astype(np.int32)
         if seed % 8 >= 6:  # all of the 32 bits
-            x = codes(rng, "qint32", 400)
+            x = random_integers(rng, "qint32", 400)
         operands = [(x, "qint32"), -high, high, least, most]
         kinds = {"Tinput": Kind("qint32"), "out_type": Kind(kind)}
         wanted = runtimes[name].op("Requantize", operands, **kinds)[0]
@@ -65,7 +65,7 @@ def test_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind: str) ->
 @pytest.mark.parametrize("kind", BYTES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_requantize_beside_ties(runtimes: Mapping[str, TensorFlow], name: str, kind: str) -> None:
-    """Ranges of any ends, and 32-bit codes on ties of theirs and up to three beside."""
+    """Ranges of any ends, and 32-bit integers on ties of theirs and up to three beside."""
     count, seen = Count(), Count()
     begin, end = BOUNDS[kind]
     for seed in range(60):
@@ -124,7 +124,7 @@ def test_two_tensors(runtimes: Mapping[str, TensorFlow], name: str, op: str) -> 
     for seed in range(72):
         rng = np.random.default_rng(seed)
         shapes = (((7, 9), (7, 9)), ((seed,), ()), ((6, seed + 1), (seed + 1,)), ((), ()))[seed % 4]
-        a, b = (np.asarray(codes(rng, "quint8", *shape)) for shape in shapes)
+        a, b = (np.asarray(random_integers(rng, "quint8", *shape)) for shape in shapes)
         ends = [float(F(v)) for v in rng.uniform(0.1, 3, 4) * (-1, 1, -1, 1)]
         ends[0] = 0.0 if seed % 5 == 1 else ends[0]
         ends[2:] = (-4.0, -0.5) if seed % 7 == 1 and ours == "add" else ends[2:]
@@ -176,7 +176,7 @@ def test_concat(runtimes: Mapping[str, TensorFlow], name: str, op: str, kind: st
     count = Count()
     for seed in range(18):
         rng = np.random.default_rng(seed)
-        xs = [codes(rng, kind, 2, 7, int(rng.integers(1, 40))) for _ in range(3)]
+        xs = [random_integers(rng, kind, 2, 7, int(rng.integers(1, 40))) for _ in range(3)]
         highs = rng.uniform(0.5, 6, 3).astype(F)
         if seed % 3 == 0:
             highs = (highs[0] * 2.0 ** rng.integers(-2, 1, 3)).astype(F)
@@ -209,7 +209,7 @@ def test_pools(runtimes: Mapping[str, TensorFlow], name: str, op: str, kind: str
     for seed in range(10 + len(WINDOWS)):
         rng = np.random.default_rng(seed)
         size, stride = (int(rng.integers(1, 5)),) * 2, int(rng.integers(1, 3))
-        x = codes(rng, kind, 1, 12, 13, int(rng.integers(1, 71)))
+        x = random_integers(rng, kind, 1, 12, 13, int(rng.integers(1, 71)))
         if seed >= 10:
             size, stride = WINDOWS[seed - 10], 1
         to = of(kind, -2.0 if kind == "qint8" else 0.0, 2.0)
@@ -248,7 +248,7 @@ def test_activations(runtimes: Mapping[str, TensorFlow], op: str, kind: str) -> 
         rng = np.random.default_rng(seed)
         high = float(F(rng.uniform(0.5, 12)))
         low = -high if kind == "qint32" else 0.0
-        x, to = codes(rng, kind, 3, 70), of(kind, low, high)
+        x, to = random_integers(rng, kind, 3, 70), of(kind, low, high)
         kinds = {"Tinput": Kind(kind), "out_type": Kind(kind)}
         wanted = runtimes[name].op(op, [(x, kind), low, high], **kinds)[0]
         attrs: dict[str, Attr] = {} if op == "QuantizedRelu" else {"min": 0.0, "max": 6.0}

@@ -110,8 +110,8 @@ def as_a_convolution(of: Layer) -> Array:
     """What a product of u8 gives whose sums are multiplied by one over the result's scale."""
     sums = (of.x.astype(np.int64) @ of.w.astype(np.int64)).astype(F)
     unit = F(F(of.x_reach / F(255)) * F(of.w_reach[0] / F(127)))
-    reals = (sums * unit).astype(F) + of.bias
-    return np.asarray(np.clip(np.rint(reals * F(F(1) / F(of.out / F(255)))), 0, 255))
+    floats = (sums * unit).astype(F) + of.bias
+    return np.asarray(np.clip(np.rint(floats * F(F(1) / F(of.out / F(255)))), 0, 255))
 
 
 def anywhere(form: Form, seed: int) -> Layer:

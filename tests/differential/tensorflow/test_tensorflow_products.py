@@ -1,4 +1,4 @@
-"""TensorFlow's fused convolutions and matrix products of codes with oneDNN, to the byte."""
+"""TensorFlow's fused convolutions and matrix products of integers with oneDNN, to the byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.differential.kernels_of_tensorflow import (
     Kind,
     Kinds,
     TensorFlow,
-    codes,
+    random_integers,
 )
 from tests.differential.predictions import Array, Count, F, Held, Then, predicted, ranged
 
@@ -45,7 +45,7 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Codes, ranges and bias of one layer, weights last axis out."""
+    """Integers, ranges and bias of one layer, weights last axis out."""
 
     x: Array
     w: Array
@@ -62,16 +62,16 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
     rng = np.random.default_rng(seed)
     deep, many = int(rng.integers(1, 9) if seed % 4 else rng.integers(22, 71)), 8
     shape = (300, deep) if flat else (1, 15, 20, deep)
-    x = codes(rng, form.data, *shape)
+    x = random_integers(rng, form.data, *shape)
     w = rng.integers(-127, 128, (deep, many)).astype(np.int8)
     if form.op == DEPTHWISE:
-        x, w = codes(rng, form.data, *shape[:-1], many), w[:1]
+        x, w = random_integers(rng, form.data, *shape[:-1], many), w[:1]
     x_reach = F(rng.uniform(0.5, 9))
     w_reach = np.asarray(rng.uniform(0.2, 3) * 2.0 ** -rng.integers(0, 2, many), F)
     w_reach = w_reach if seed % 2 else w_reach[:1]
     unit = float(F(x_reach / F(LEVELS[form.data])) * F(w_reach.max() / F(127)))
     most = 127 * LEVELS[form.data] * np.sqrt(w.shape[0]) / 2
-    if seed % 3:  # few codes: each step of the result is two or four sums
+    if seed % 3:  # few integers: each step of the result is two or four sums
         few = 6 if form.op == DEPTHWISE else 3
         x = np.asarray(rng.integers(1 - few if form.data == "qint8" else 0, few, x.shape), x.dtype)
         most = 70 * 2 * np.sqrt(w.shape[0])
@@ -87,7 +87,7 @@ def layer(form: Form, seed: int, *, flat: bool) -> Layer:
         bias = rng.integers(-int(most / 2) - 2, int(most / 2) + 2, many).astype(np.int32)
     if not form.summand:
         return Layer(x, w, x_reach, w_reach, bias, out)
-    summand = codes(rng, form.summand, *x.shape[:-1], many)
+    summand = random_integers(rng, form.summand, *x.shape[:-1], many)
     reach = float(F(out / levels * LEVELS[form.summand] * rng.choice([0.5, 0.3])))
     return Layer(x, w, x_reach, w_reach, bias, out, summand, reach)
 
@@ -219,7 +219,7 @@ def ours(form: Form, of: Layer, shape: tuple[int, ...], op: str = "linear") -> A
 
 
 def in_steps(form: Form, of: Layer) -> Array:
-    """Results before they are rounded, in steps of their codes, in float64."""
+    """Results before they are rounded, in steps of their integers, in float64."""
     x, w = of.x.astype(np.float64), of.w.astype(np.float64)
     total = x * w[0] if form.op == DEPTHWISE else x @ w
     unit = float(of.x_reach) / LEVELS[form.data] * of.w_reach.astype(np.float64) / 127
@@ -372,7 +372,7 @@ CURVES = ("Elu", "Tanh", "Sigmoid", "GeluExact", "GeluApproximate")
 def test_curves_after_products_are_as_near_as_is_claimed(
     runtime: TensorFlow, curve: str, made: str
 ) -> None:
-    """Of reals before they are rounded: other exponentials than ours, last bits apart."""
+    """Of floats before they are rounded: other exponentials than ours, last bits apart."""
     count, chain = Count(), ("linear", STAGES[curve].op)
     for seed in range(12):
         form = Form(

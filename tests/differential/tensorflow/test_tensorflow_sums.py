@@ -1,4 +1,4 @@
-"""TensorFlow's QuantizedMatMul and QuantizedConv2D: sums of unsigned codes as they are."""
+"""TensorFlow's QuantizedMatMul and QuantizedConv2D: sums of unsigned integers as they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.differential.kernels_of_tensorflow import (
     Asked,
     Kind,
     TensorFlow,
-    codes,
+    random_integers,
 )
 from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
@@ -61,8 +61,8 @@ def multiplied(runtime: TensorFlow, name: str, trials: range) -> Count:
         rows, deep, columns = (int(v) for v in rng.integers(1, 71, 3))
         deep = 1500 if seed % 11 == 3 else deep  # sums that no float32 holds
         turns = {"transpose_a": bool(seed & 1), "transpose_b": bool(seed & 2)}
-        a = codes(rng, "quint8", *((deep, rows) if seed & 1 else (rows, deep)))
-        b = codes(rng, "quint8", *((columns, deep) if seed & 2 else (deep, columns)))
+        a = random_integers(rng, "quint8", *((deep, rows) if seed & 1 else (rows, deep)))
+        b = random_integers(rng, "quint8", *((columns, deep) if seed & 2 else (deep, columns)))
         a, b = (np.maximum(a, 200), np.maximum(b, 200)) if deep == 1500 else (a, b)
         first, second = some(rng, seed)
         first, second = ((0.0, e[1]) if deep == 1500 else e for e in (first, second))
@@ -91,8 +91,8 @@ def convolved(runtime: TensorFlow, name: str, trials: range) -> Count:
         long = seed % 8 == 5  # sums that no float32 holds
         if long:
             deep, height, width, first, second = 70, 3, 3, (0.0, first[1]), (0.0, second[1])
-        x = codes(rng, "quint8", 1, 7, 8, deep)
-        w = codes(rng, "quint8", height, width, deep, many)
+        x = random_integers(rng, "quint8", 1, 7, 8, deep)
+        w = random_integers(rng, "quint8", height, width, deep, many)
         x, w = (np.maximum(x, 200), np.maximum(w, 200)) if long else (x, w)
         asked = Asked()
         given = [asked.fed(x, "quint8"), asked.constant(w, "quint8")]

@@ -19,7 +19,7 @@ from tests.differential.kernels_of_tensorflow import (
     Asked,
     Kind,
     TensorFlow,
-    codes,
+    random_integers,
 )
 from tests.differential.predictions import Array, Count, F, Held, predicted
 
@@ -27,7 +27,7 @@ NAME = "tf-2.21.uniform"
 
 
 def ends(which: str, kind: str) -> dict[str, int]:
-    """The bounds of codes as attributes, such as `lhs_quantization_min_val`."""
+    """The bounds of integers as attributes, such as `lhs_quantization_min_val`."""
     low, high = BOUNDS[kind]
     name = f"{which}_" if which else ""
     return {f"{name}quantization_min_val": low, f"{name}quantization_max_val": high}
@@ -104,7 +104,7 @@ def quantized(runtime: TensorFlow, kind: str, *, many: bool, trials: int = 20) -
 
 
 def whole_quantized(runtime: TensorFlow, trials: int = 40) -> Count:
-    """Codes of 32 bits: steps of any size, and zero points with which they leave 32 bits."""
+    """Integers of 32 bits: steps of any size, and zero points with which they leave 32 bits."""
     count, leave = Count(), 0
     for seed in range(trials):
         rng = np.random.default_rng([seed, 7])
@@ -145,7 +145,7 @@ def dequantized(runtime: TensorFlow, kind: str, trials: int = 12) -> Count:
     count = Count()
     for seed in range(trials):
         rng = np.random.default_rng(seed)
-        x = codes(rng, kind, int(rng.integers(1, 71)))
+        x = random_integers(rng, kind, int(rng.integers(1, 71)))
         held = of(kind, F(rng.uniform(0.01, 0.3)), odd(rng, kind))
         asked = Asked()
         operands, attrs = [asked.fed(x, kind), *numbers(asked, held)], ends("", kind)
@@ -167,10 +167,10 @@ def requantized(runtime: TensorFlow, kind: str, trials: int = 30) -> Count:
     count = Count()
     for seed in range(trials):
         rng = np.random.default_rng(seed)
-        x = codes(rng, "qint8", int(rng.integers(1, 71))).astype(np.int32) * 3
+        x = random_integers(rng, "qint8", int(rng.integers(1, 71))).astype(np.int32) * 3
         power = int(rng.integers(0, 3))
         if kind == "qint8":
-            x, power = codes(rng, kind, x.size), int(rng.integers(-1, 2))
+            x, power = random_integers(rng, kind, x.size), int(rng.integers(-1, 2))
         base = F(rng.uniform(0.01, 0.3))
         held = of(kind, base, odd(rng, "qint8"))
         made = of("qint8", beside(rng, base, power, seed), odd(rng, "qint8"))
@@ -195,11 +195,11 @@ def test_uniform_requantize(runtimes: Mapping[str, TensorFlow], name: str, kind:
 
 
 def far_requantized(runtime: TensorFlow, kind: str, trials: int = 48) -> Count:
-    """Codes of any size, scales far apart, and zero points with which sums leave 32 bits."""
+    """Integers of any size, scales far apart, and zero points with which sums leave 32 bits."""
     count, leave = Count(), 0
     for seed in range(trials):
         rng = np.random.default_rng([seed, 5])
-        x, zero = codes(rng, kind, 60), odd(rng, "qint8")
+        x, zero = random_integers(rng, kind, 60), odd(rng, "qint8")
         if kind == "qint32" and seed % 2:
             x = (x >> rng.integers(0, 30, x.size)).astype(np.int32)
         if kind == "qint32" and seed % 4 == 3:
@@ -241,7 +241,7 @@ SUMS = {"a": "i8", "b": "i8", "result": "i32"}
 
 
 def far_sums(rng: np.random.Generator, unit: np.floating | Array, seed: int) -> QuantType:
-    """Codes of 32 bits so fine that sums leave these, or with zero points by which they do."""
+    """Integers of 32 bits so fine that sums leave these, or with zero points by which they do."""
     power = rng.uniform(*((8, 20), (20, 34), (-3, 8))[seed % 3])
     most = int(rng.integers(2**31 - 2**20, 2**31)) * int(rng.choice([-1, 1]))
     zero = (odd(rng, "qint32"), most, int(rng.integers(-(2**31), 2**31)))[int(rng.integers(3))]
@@ -259,7 +259,10 @@ def multiplied(runtime: TensorFlow, trials: int = 24, *, far: bool = False) -> C
     for seed in range(trials):
         rng = np.random.default_rng(seed)
         rows, deep, columns = (int(v) for v in rng.integers(1, (20, 71, 20)))
-        a, b = codes(rng, "qint8", rows, deep), codes(rng, "qint8", deep, columns)
+        a, b = (
+            random_integers(rng, "qint8", rows, deep),
+            random_integers(rng, "qint8", deep, columns),
+        )
         left = of("qint8", some(rng, seed), odd(rng, "qint8"))
         right = of("qint8", some(rng, seed), odd(rng, "qint8") if seed % 3 else 0)
         unit = F(np.asarray(left.scales()) * np.asarray(right.scales()))
@@ -297,8 +300,8 @@ def convolved(runtime: TensorFlow, trials: int = 16, *, far: bool = False) -> Co
         rng = np.random.default_rng(seed)
         groups, into, outof = (int(v) for v in rng.integers(1, (3, 9, 5)))
         kernel, stride = (int(v) for v in rng.integers(1, 4, 2))
-        x = codes(rng, "qint8", 2, groups * into, 7, 6)
-        w = codes(rng, "qint8", groups * outof, into, kernel, kernel)
+        x = random_integers(rng, "qint8", 2, groups * into, 7, 6)
+        w = random_integers(rng, "qint8", groups * outof, into, kernel, kernel)
         data = of("qint8", some(rng, seed // 2), odd(rng, "qint8"))
         scale = some(rng, seed // 2)
         weights = of("qint8", scale)

@@ -1,4 +1,4 @@
-"""Layers of real data by weights of codes, grouped as TensorFlow Lite's: its recorded bytes."""
+"""Layers of real data by weights of integers, grouped as TensorFlow Lite's: its recorded bytes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SUITES = ("dynamic_linear", "dynamic_linear_i4", "dynamic_conv", "dynamic_matmul
 
 
 def by_parts(case: OpCase) -> Graph:
-    """The case as a model has it: weights are dequantized, and the layer is one of reals."""
+    """The case as a model has it: weights are dequantized, and the layer is one of floats."""
     graph = graph_of(case, "native")
     node = graph["y"].node
     weight = "b" if case.op == "matmul" else "w"
-    codes = node.operands[weight]
-    made = graph.add("dequantize", {"x": codes}, before=node).result
+    quantized = node.operands[weight]
+    made = graph.add("dequantize", {"x": quantized}, before=node).result
     graph.set_operand(node, weight, made)
     return graph
 

@@ -1,6 +1,6 @@
 """Every builtin operator of LiteRT's interpreter is claimed by a profile, or named with the reason.
 
-`python -m tests.oracles.tflite_operators` recorded which of them run on codes of 8 and 16 bits.
+`python -m tests.oracles.tflite_operators` recorded which of them run on integers of 8 and 16 bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ APART: Mapping[tuple[str, str], str] = {
     ("PRELU", "int16"): "half of its results are far from the product: not fitted",
     ("TILE", "int16"): "LiteRT 2.3 alone takes it, TensorFlow 2.21 does not",
 }
-"""Kinds of codes that run and have no rule."""
+"""Kinds of integers that run and have no rule."""
 MOVED = "hands codes on, or fills with one; nothing is computed, and QIR has it as several moves"
 RAW = "computes with whole numbers, whatever they stand for"
 BLOCKS = "hands codes on by blocks, which is no op of QIR"
@@ -62,7 +62,7 @@ UNCLAIMED = {name: why for why, names in WHY.items() for name in names.split()}
 
 
 def recorded() -> dict[str, list[str]]:
-    """Each operator of the schema, and the kinds of codes on which it ran."""
+    """Each operator of the schema, and the kinds of integers on which it ran."""
     text = (VECTORS / "litert" / "operators.json").read_text(encoding="utf-8")
     found: dict[str, list[str]] = json.loads(text)
     assert str(found.pop("runtime")).startswith("ai_edge_litert 2.3")
@@ -70,7 +70,7 @@ def recorded() -> dict[str, list[str]]:
 
 
 def claim(op: str, kind: str) -> str:
-    """What LiteRT's profile claims of an op on codes of a kind."""
+    """What LiteRT's profile claims of an op on integers of a kind."""
     stored = STORED[kind]
     weights = {"i16": "i8"}.get(stored, stored)
     beside = "i16" if stored == "i16" and op == "matmul" else stored
@@ -85,7 +85,7 @@ def claim(op: str, kind: str) -> str:
 def test_every_operator_is_claimed_or_named() -> None:
     for name, kinds in recorded().items():
         if name.startswith("STABLEHLO_"):
-            continue  # of whole numbers and reals: no converter makes one of a quantized layer
+            continue  # of whole numbers and floats: no converter makes one of a quantized layer
         assert (name in CLAIMED) != (name in UNCLAIMED), name
         for kind in kinds if name in CLAIMED else ():
             known = claim(CLAIMED[name], kind) != "unknown"

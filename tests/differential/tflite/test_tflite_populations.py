@@ -17,7 +17,7 @@ from tests.oracles.tflite_dynamic import DYNAMIC
 Reals = NDArray[np.float64]
 
 
-def reals(case: OpCase) -> Reals:
+def exact_steps(case: OpCase) -> Reals:
     """The exact results of a case in steps of the result, without its zero point."""
     at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
     steps = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
@@ -79,13 +79,13 @@ _EXACT: dict[str, Callable[[OpCase, dict[str, NDArray[np.int64]], dict[str, Real
 
 
 def population(names: tuple[str, ...], activation: str | None = None) -> tuple[int, int, int, int]:
-    """How many results lie on ties, below the codes and above them, and how many there are; of
+    """How many results lie on ties, below the integers and above them, and how many there are; of
     those that end in an activation, before it cuts."""
     ties = low = high = total = 0
     for case in cases(names):
         if activation not in (None, case.activation):
             continue
-        exact = reals(case)
+        exact = exact_steps(case)
         ties += int(np.count_nonzero(np.abs(exact - np.floor(exact) - 0.5) < 1e-5))
         whole = np.rint(exact) + case.out.zero
         ends = np.iinfo(case.out.data.dtype.str)
@@ -129,7 +129,7 @@ RICH = [
 FAIR = "mul16 mean16 prelu_u8"
 """Suites of which that many do not: a fiftieth each. `conv_groups` and `depthwise16` do the
 arithmetic of `conv` and `conv16`, whose ties speak for them; of `abs` and `squared_difference`
-nothing lies below the codes."""
+nothing lies below the integers."""
 
 
 @pytest.mark.parametrize("names", RICH, ids="-".join)
@@ -181,7 +181,8 @@ _ENDS = {"": (), "relu1": (-1, 1), "relu6": (0, 6)}
 
 @pytest.mark.parametrize("name", [name for name in SUITES if name.startswith("ends")])
 def test_ends_of_activations_lie_on_ties_and_cut_results_on_both_sides(name: str) -> None:
-    """A half of the cases have one on a tie, of which XNNPACK and others make two codes in half."""
+    """A half of the cases have one on a tie, of which XNNPACK and others make two integers in
+    half."""
     ties = apart = low = high = total = count = 0
     for case, results in recorded(VECTORS / "tflite", name, "xnnpack"):
         steps = np.array(_ENDS[case.activation], np.float32) / np.float32(case.out.step)

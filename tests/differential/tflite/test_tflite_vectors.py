@@ -48,7 +48,7 @@ def recorded(folder: Path, name: str, who: str) -> list[tuple[OpCase, Array]]:
 
 def left_over(case: OpCase) -> bool:
     """Whether XNNPACK leaves a convolution to others: by weights of four bits, or by channels of
-    unsigned codes or of reals themselves."""
+    unsigned integers or of floats themselves."""
     of, w = case.operands["x"], case.operands["w"]
     apart = case.attrs["groups"] != 1 and (of.scale is None or of.data.dtype == np.uint8)
     return bool(w.bits == 4 or apart)
@@ -131,7 +131,7 @@ def test_what_same_may_leave_unread_is_claimed_where_it_is_known_how_it_was_padd
 
 
 def test_what_is_claimed_of_channels_alone_by_weights_of_four_bits() -> None:
-    """Those of 8-bit codes; of 16-bit ones the kernels read the wrong bytes."""
+    """Those of 8-bit integers; of 16-bit ones the kernels read the wrong bytes."""
     every = (REFERENCE, DELEGATE, NEWER)
     for kind, forms, names, claim in (
         ("i8", ("grouped", "single_channels"), every, "exact"),

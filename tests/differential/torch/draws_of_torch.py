@@ -1,5 +1,6 @@
-"""What torch's kernels are given: results half way between two codes, a tenth of them beyond each
-end, odd zero points, and scales of any kind. One generator, from which each test takes its shapes.
+"""What torch's kernels are given: results half way between two integers, a tenth of them beyond
+each end, odd zero points, and scales of any kind. One generator, from which each test takes its
+shapes.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from tests.differential.kernels_of_torch import (
     Held,
     Map,
     Product,
-    codes,
+    dequantized,
     exact,
     in_steps,
     of,
     paired,
-    reals,
+    random_integers,
 )
 
 Rng = np.random.Generator
 Reals = NDArray[np.float64]
 RATIOS = (2 / 5, 2 / 3, 2, *range(4, 400, 2))
 """A result's step in units of what all sums are multiples of: half of some sums then, or 1/3, ...,
-lie half way between two codes."""
+lie half way between two integers."""
 
 
 def weights(rng: Rng, terms: int, *shape: int, limit: int = 63) -> tuple[NDArray[np.int8], int]:
-    """Codes and the step that they are multiples of: few, the more are summed; or any codes."""
+    """Integers and the step that they are multiples of: few, the more are summed; or any
+    integers."""
     if rng.random() < 0.12:
         return rng.integers(-limit, limit + 1, shape).astype(np.int8), 1
     reach = max(1, round(6 / float(np.sqrt(terms))))
@@ -70,7 +72,7 @@ def in_16_bits(case: Product) -> NDArray[np.int64]:
 
 
 def level(rng: Rng, units: Reals, step: float, kind: str = "u8") -> tuple[float, int]:
-    """The step of a result and its zero point: what there is fills the codes and some more.
+    """The step of a result and its zero point: what there is fills the integers and some more.
 
     `units` are results in units of which all of them, but for hairs, are multiples of `step`.
     """
@@ -152,20 +154,20 @@ def odd(rng: Rng, kind: str) -> int:
 
 
 def image(rng: Rng, kind: str, *sizes: int) -> Held:
-    """An image of codes about the zero point, where means are not all alike."""
+    """An image of integers about the zero point, where means are not all alike."""
     m = of(kind, rng.uniform(0.01, 0.1), odd(rng, kind))
-    return Held(codes(rng, kind, *sizes), m)
+    return Held(random_integers(rng, kind, *sizes), m)
 
 
 def multiples(rng: Rng, m: Map, step: int, *shape: int) -> Held:
-    """Codes that lie some such steps from the zero point."""
+    """Integers that lie some such steps from the zero point."""
     least, most = (int(end - m.zero) for end in m.bounds)
     steps = rng.integers(-(-least // step), most // step, shape, endpoint=True)
-    return Held((m.zero + step * steps).astype(codes(rng, m.storage).dtype), m)
+    return Held((m.zero + step * steps).astype(random_integers(rng, m.storage).dtype), m)
 
 
 def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> Asked:
-    """Operands whose results are at ties, often; of products one of them is of few codes."""
+    """Operands whose results are at ties, often; of products one of them is of few integers."""
     first_scale = scale(rng, 0.01, 0.3)
     second_scale = first_scale if rng.random() < 0.6 else F(first_scale * F(0.5))
     first_map, second_map = (
@@ -173,7 +175,7 @@ def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -
         of(kind, second_scale, odd(rng, kind)),
     )
     step = int(rng.choice([3, 5, 9])) if op == "mul" else 1
-    operands = multiples(rng, first_map, step, *a), Held(codes(rng, kind, *b), second_map)
+    operands = multiples(rng, first_map, step, *a), Held(random_integers(rng, kind, *b), second_map)
     return joined(rng, op, *operands, step=step)
 
 
@@ -193,7 +195,7 @@ def joined(rng: Rng, op: str, a: Held, b: Held, *, step: int = 1) -> Asked:
 def exactly(asked: Asked) -> Reals:
     """The result of two operands in steps of its map, unrounded."""
     assert asked.out is not None
-    a, b = (reals(asked.operands[s]) for s in "ab")
+    a, b = (dequantized(asked.operands[s]) for s in "ab")
     result = a @ b if asked.op == "matmul" else a + b if asked.op == "add" else a * b
     return np.asarray(result / float(asked.out.scale), np.float64)
 
@@ -205,7 +207,7 @@ class Maps:
     seen: set[str] = field(default_factory=set)
 
     def zero(self, rng: Rng, kind: str) -> int:
-        """An end of the codes, their middle, or any."""
+        """An end of the integers, their middle, or any."""
         low, high = BOUNDS[kind]
         zero_point = int(
             rng.choice([low, high, (low + high + 1) // 2, *rng.integers(low, high + 1, 3)])

@@ -16,14 +16,14 @@ from tests.differential.torch_profile import named
 
 from . import draws_of_torch as draws
 from .test_torch_pointwise import claimed_of
-from .test_torch_products import exact_reals, made_by
+from .test_torch_products import exact_floats, made_by
 from .test_torch_products import pytestmark as pytestmark
 
 ISAS = {"avx2": "AVX2", "avx512": "AVX512_CORE"}
 
 
 def layer(seed: int, rank: int) -> Product:
-    """A convolution of codes and weights of all sizes, of few channels and of many."""
+    """A convolution of integers and weights of all sizes, of few channels and of many."""
     rng = np.random.default_rng([7, seed, rank])
     groups = int(rng.choice([1, 1, 1, 2, 4, 8]))
     wide = [32] if groups == 1 else []
@@ -85,7 +85,7 @@ def test_pairs_of_channels_saturate_of_taps_that_meet_data(engine: str, isa: str
         said = claimed_of(held, case)
         with override_profile(held):
             found = product_of(case, name)
-        tallies[said].see(exact_reals(case), case.out)
+        tallies[said].see(exact_floats(case), case.out)
         tallies[said].add(found, wanted, f"{case.w.data.shape} in {case.groups}")
         for field, value in others.items() if said == "exact" and engine == "pt2e" else ():
             with override_profile(without(held, field, value)):

@@ -25,17 +25,17 @@ from tests.differential.kernels_of_torch import (
     Held,
     Product,
     Tally,
-    codes,
     element,
     kind_of,
     processor,
     product_of,
+    random_integers,
 )
 from tests.differential.torch_profile import named
 from tests.processors import LACKS, has
 
 from . import draws_of_torch as draws
-from .test_torch_products import exact_reals, made_by
+from .test_torch_products import exact_floats, made_by
 from .test_torch_products import pytestmark as here
 
 pytestmark = [here, pytest.mark.skipif(not has("amx"), reason=f"{LACKS}AMX")]
@@ -60,7 +60,7 @@ def sized(seed: int, rows: int, terms: int, count: int) -> Product:
     rng = np.random.default_rng([seed, rows, terms, count])
     held, step = draws.weights(rng, terms, count, terms)
     x, w = draws.maps(rng, count, many=True)
-    data = Held(codes(rng, "u8", rows, terms), x)
+    data = Held(random_integers(rng, "u8", rows, terms), x)
     case = Product("linear", data, Held(held, w), None, x, relu=bool(seed & 1))
     return draws.fitted(rng, case, step)
 
@@ -84,7 +84,7 @@ def test_linear_layers_of_every_size_are_onednns(engine: str, amx: ProcessPoolEx
     with override_profile(profile(name).on("amx")):
         for case, wanted in zip(cases, made_by(amx, engine, cases), strict=True):
             tally = tallies[small(case)]
-            tally.see(exact_reals(case), case.out)
+            tally.see(exact_floats(case), case.out)
             where = f"{case.x.data.shape} by {case.w.data.shape}"
             tally.add(product_of(case, name), wanted, where)
     for few, tally in tallies.items():

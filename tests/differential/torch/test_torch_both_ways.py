@@ -24,9 +24,9 @@ from tests.differential.kernels_of_torch import (
     Held,
     Map,
     Tally,
-    codes,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -72,7 +72,7 @@ class Chain:
     def draw(self, count: int) -> Chain:
         sizes = [int(self.rng.choice([1, 1, 1, 1, 3])) for _ in range(self.rank - 2)]
         shape = (int(self.rng.integers(1, 3)), int(self.rng.choice([2, 3, 8])), *sizes)
-        self.x = Held(codes(self.rng, "u8", *shape), MAP)
+        self.x = Held(random_integers(self.rng, "u8", *shape), MAP)
         self.at = self.net.real(
             self.net.graph.add("input", types=[kind_of(shape, MAP)], name="x").result
         )
@@ -193,9 +193,9 @@ def test_chains_of_small_images_are_torchs(name: str) -> None:
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_which_pools_are_qnnpacks_own(name: str, kind: str, ceil: bool) -> None:
-    """Those misplace nothing: of unsigned codes, the greatest of whole windows alone."""
+    """Those misplace nothing: of unsigned integers, the greatest of whole windows alone."""
     rng, kept = np.random.default_rng(3), of(kind, F(0.05), 11)
-    x = Held(codes(rng, kind, 2, 5, 1, 1), kept)
+    x = Held(random_integers(rng, kind, 2, 5, 1, 1), kept)
     net = Net("native")
     real = net.real(net.graph.add("input", types=[kind_of(x.data.shape, kept)], name="x").result)
     attrs: dict[str, Any] = {"kernel": (2, 2), "pad": (1, 1, 1, 1), "ceil": ceil}
@@ -223,11 +223,11 @@ def test_a_grouped_graph_is_grouped_once(name: str) -> None:
 
 
 def one(kind: str, shape: tuple[int, ...], perm: tuple[int, ...], seed: int) -> Chain:
-    """Codes in any order, which a test goes on from."""
+    """Integers in any order, which a test goes on from."""
     rng = np.random.default_rng(seed)
     made = Chain(rng, len(shape))
     kept = of(kind, F(0.05), 101 if kind == "u8" else -27)
-    made.x = Held(codes(rng, kind, *shape), kept)
+    made.x = Held(random_integers(rng, kind, *shape), kept)
     made.at = made.net.real(
         made.net.graph.add("input", types=[kind_of(shape, kept)], name="x").result
     )

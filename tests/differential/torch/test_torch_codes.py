@@ -1,4 +1,4 @@
-"""How torch makes codes of reals and chooses scales, against its profiles: every byte."""
+"""How torch makes integers of floats and chooses scales, against its profiles: every byte."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ SPECIAL = np.array(
 
 
 def halves(rng: np.random.Generator, kind: str, scale: Real, *shape: int) -> NDArray[np.float32]:
-    """Reals half of which lie on ties of the scale, and beyond both ends; of 32 bits most are long,
-    and a third of these beyond."""
+    """Floats half of which lie on ties of the scale, and beyond both ends; of 32 bits most are
+    long, and a third of these beyond."""
     far = 180_000 if kind == "i16" else 700
     steps = np.asarray(rng.integers(-far, far, shape) * F(0.5), F)
     if kind == "i32":
@@ -61,7 +61,7 @@ def halves(rng: np.random.Generator, kind: str, scale: Real, *shape: int) -> NDA
 
 
 def some_zero(rng: np.random.Generator, kind: str) -> int:
-    """A zero point: odd, even, or at an end of the codes."""
+    """A zero point: odd, even, or at an end of the integers."""
     low, high = BOUNDS[kind] if kind != "i32" else (-100_001, 100_000)
     inside = int(rng.integers(low, high))
     return int(rng.choice([low, high, inside | 1, inside & ~1]))
@@ -81,7 +81,7 @@ def along(rng: np.random.Generator, kind: str, length: int) -> tuple[Scales, Zer
 
 
 def see(tally: Tally, kind: str, x: Scales, scale: Real, zero: Zeros | int) -> None:
-    """Counts ties and saturation of reals that become codes."""
+    """Counts ties and saturation of floats that become integers."""
     with np.errstate(all="ignore"):
         tally.see(x / np.float64(scale) + zero, of(kind, 1.0))
 
@@ -91,7 +91,7 @@ def asked(kind: str, grain: str = "tensor", op: str = "quantize") -> Query:
 
 
 def recoded(name: str, x: Held, out: Map | None) -> Array:
-    """What QIR makes of reals or codes: codes of a map, or reals."""
+    """What QIR makes of floats or integers: integers of a map, or floats."""
     graph = Graph(profile=name)
     given = graph.add("input", types=[kind_of(x)], name="x").result
     op = "quantize" if x.map is None else "dequantize" if out is None else "requantize"
@@ -145,8 +145,8 @@ def given(scales: Scales, zeros: Zeros) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros)
 
 
-def any_codes(rng: np.random.Generator, kind: str, *shape: int) -> Codes:
-    """Any codes of a storage type; half of those of 32 bits below 2^28."""
+def any_integers(rng: np.random.Generator, kind: str, *shape: int) -> Codes:
+    """Any integers of a storage type; half of those of 32 bits below 2^28."""
     low, high = BOUNDS[kind]
     found = rng.integers(low, high, shape, endpoint=True)
     if kind == "i32":
@@ -161,7 +161,7 @@ def test_dequantize_is_torchs(kind: str, many: bool) -> None:
     rule, tally = profile(FBGEMM).resolve(Query("dequantize", {"x": kind}, grain)), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
-        x = any_codes(rng, kind, 3, length)
+        x = any_integers(rng, kind, 3, length)
         if many:
             scales, zeros = along(rng, kind, length)
             t = torch._make_per_channel_quantized_tensor(
@@ -229,9 +229,9 @@ def test_decomposed_quantize_and_dequantize_are_torchs(kind: str) -> None:
             made = into(torch.from_numpy(x), float(scale), zero, low, high, _PLAIN[kind])
             m = of(kind, scale, zero)
             tally.add(recoded(PT2E, Held(x), m), made.numpy(), f"length {length}")
-            given = any_codes(rng, kind, length)
-            reals = out(torch.from_numpy(given), float(scale), zero, low, high, _PLAIN[kind])
-            rest.add(recoded(PT2E, Held(given, m), None), reals.numpy(), f"back, length {length}")
+            given = any_integers(rng, kind, length)
+            floats = out(torch.from_numpy(given), float(scale), zero, low, high, _PLAIN[kind])
+            rest.add(recoded(PT2E, Held(given, m), None), floats.numpy(), f"back, length {length}")
     tally.rich()
     tally.within(rule.claim)
     rest.within(back.claim)
@@ -254,16 +254,16 @@ def test_decomposed_quantize_and_dequantize_per_channel_are_torchs(kind: str, ax
         made = into(torch.from_numpy(x), *numbers, _PLAIN[kind])
         m = of(kind, scales, zeros, axis)
         tally.add(recoded(PT2E, Held(x), m), made.numpy(), f"length {length}")
-        given = any_codes(rng, kind, *shape)
-        reals = out(torch.from_numpy(given), *numbers, _PLAIN[kind])
-        rest.add(recoded(PT2E, Held(given, m), None), reals.numpy(), f"back, length {length}")
+        given = any_integers(rng, kind, *shape)
+        floats = out(torch.from_numpy(given), *numbers, _PLAIN[kind])
+        rest.add(recoded(PT2E, Held(given, m), None), floats.numpy(), f"back, length {length}")
     tally.rich()
     tally.within(rule.claim)
     rest.within(back.claim)
 
 
 def back(name: str, x: Held) -> torch.Tensor:
-    """What torch makes of codes."""
+    """What torch makes of integers."""
     m = x.map
     assert m is not None
     if name == FBGEMM:
@@ -277,7 +277,7 @@ def back(name: str, x: Held) -> torch.Tensor:
 
 
 def there(name: str, x: torch.Tensor, m: Map) -> Array:
-    """What codes torch makes."""
+    """What integers torch makes."""
     ends = (*BOUNDS[m.storage], _PLAIN[m.storage])
     if m.axis is None:
         scale, zero = float(m.scale), int(m.zero)
@@ -298,7 +298,7 @@ def there(name: str, x: torch.Tensor, m: Map) -> Array:
 def test_codes_pass_to_another_map_by_way_of_reals_as_torchs_do(
     to: str, kind: str, name: str
 ) -> None:
-    """Torch has no kernel from codes to codes: it dequantizes and quantizes."""
+    """Torch has no kernel from integers to integers: it dequantizes and quantizes."""
     rule, tally = profile(name).resolve(asked(to, op="requantize")), Tally()
     for length in range(1, 71):
         rng = np.random.default_rng(length)
@@ -309,7 +309,7 @@ def test_codes_pass_to_another_map_by_way_of_reals_as_torchs_do(
         if rng.random() < 0.6:
             ends = np.asarray(scales * F(rng.choice([0.5, 1, 2, 2, 4, 2 / 3])), F)
         two = of(to, ends, others, 1) if many[1] else of(to, ends[0], others[0])
-        x = Held(any_codes(rng, kind, 4, length), one)
+        x = Held(any_integers(rng, kind, 4, length), one)
         steps = (x.data.astype(np.float64) - one.zero) * one.scale / two.scale
         tally.see(steps + two.zero, of(to, 1.0))
         tally.add(recoded(name, x, two), there(name, back(name, x), two), f"length {length}")
@@ -325,7 +325,7 @@ def ranges(count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     rng = np.random.default_rng(count)
     ends = np.sort(rng.normal(size=(2, count)).astype(F) * F(3), 0)
     ends[:, :4] = [[0, -1e-9, 2, -5], [0, 1e-9, 3, -1]]
-    for i, levels in enumerate((127, 255) * 12, 4):  # zero lies between two codes
+    for i, levels in enumerate((127, 255) * 12, 4):  # zero lies between two integers
         step = F(2.0 ** -int(rng.integers(3, 9)))
         ends[0, i] = -(int(rng.integers(0, levels)) + 0.5) * step
         ends[1, i] = ends[0, i] + levels * step
@@ -371,7 +371,7 @@ def test_scales_and_zero_points_are_those_of_torchs_observers(
 
 
 def test_scales_of_weights_are_those_of_torchs_observers() -> None:
-    """Weights keep all their codes, whatever activations do."""
+    """Weights keep all their integers, whatever activations do."""
     from torch.ao.quantization.observer import MinMaxObserver
 
     found = replace(profile(FBGEMM).resolve(asked("i8")).choose, reduce="none")
@@ -386,7 +386,7 @@ def test_scales_of_weights_are_those_of_torchs_observers() -> None:
 
 @pytest.mark.parametrize("short", [False, True])
 def test_the_numbers_of_dynamic_layers_are_torchs(short: bool) -> None:
-    """The codes of linear_dynamic's data, told by a layer that hands them on."""
+    """The integers of linear_dynamic's data, told by a layer that hands them on."""
     rule = profile(FBGEMM).resolve(Query("choose_qparams", {"result": "u8"})).choose
     rule = replace(rule, reduce="activations7" if short else "none")
     low, high = ranges(2000)

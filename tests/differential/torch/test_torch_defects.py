@@ -69,7 +69,7 @@ BESIDE = [
     layer("conv2d", (10, 2), (16, 1, 3, 3), stride=2, pad=1, groups=16),
     layer("conv1d", (2,), (64, 64, 3), stride=2, pad=1),
 ]
-"""Layers that are all but ones of one column in steps, whose codes are right."""
+"""Layers that are all but ones of one column in steps, whose integers are right."""
 
 
 def test_what_onednn_sums_beyond_the_data_is_not_claimed() -> None:

@@ -14,11 +14,11 @@ from tests.differential.kernels_of_torch import (
     Held,
     Product,
     Tally,
-    codes,
     in_steps,
     of,
     paired,
     product_of,
+    random_integers,
     run_product,
 )
 from tests.differential.torch_profile import named
@@ -32,7 +32,8 @@ FBGEMM, X86 = named("fbgemm"), named("x86")
 
 
 def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
-    """A layer that has a kernel of its own: any codes and weights, or few, whose sums are ties."""
+    """A layer that has a kernel of its own: any integers and weights, or few, whose sums are
+    ties."""
     rng = np.random.default_rng([seed, rank, many])
     channels = least * int(rng.choice([1, 2, 3, 5]))
     times, taps = int(rng.choice([1, 1, 2])), int(rng.choice([3, 3, 5, 7] if rank == 2 else [3]))
@@ -45,7 +46,7 @@ def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
     x, w = draws.maps(rng, count, many=many)
     if seed % 3 == 0:
         w = draws.moved(rng, w, step)
-    data = codes(rng, "u8", 2, channels, *sides)
+    data = random_integers(rng, "u8", 2, channels, *sides)
     case = Product(
         f"conv{rank}d",
         Held(data, x),
@@ -76,7 +77,7 @@ def test_depthwise_layers_are_fbgemms(rank: int, many: bool) -> None:
 
 
 def large(seed: int) -> Product:
-    """A depthwise conv3d of more than 128 taps whose weights have zero points: high codes in its
+    """A depthwise conv3d of more than 128 taps whose weights have zero points: high integers in its
     windows leave 16 bits as they are added."""
     rng = np.random.default_rng(seed)
     taps, many = int(rng.choice([7, 7, 5])), bool(seed & 1)
@@ -168,7 +169,7 @@ def beside(seed: int) -> Product:
     shape = groups * outof, into, taps, taps
     weights, step = draws.weights(rng, into * taps**2, *shape, limit=127)
     x, w = draws.maps(rng, len(weights), many=many)
-    data = codes(rng, "u8", 2, groups * into, 7, 8)
+    data = random_integers(rng, "u8", 2, groups * into, 7, 8)
     sides = (stride, pad, dilation, groups)
     case = Product("conv2d", Held(data, x), Held(weights, w), None, x, *sides)
     return draws.fitted(rng, case, step)
@@ -187,7 +188,7 @@ def volume(seed: int) -> Product:
     rng = np.random.default_rng(seed)
     channels, many = int(rng.choice([2, 3, 7, 8, 9, 16, 17])), bool(seed & 1)
     x = of("u8", 0.125, int(rng.integers(0, 256)))
-    data = codes(rng, "u8", 1, channels, *rng.integers(5, 8, 3))
+    data = random_integers(rng, "u8", 1, channels, *rng.integers(5, 8, 3))
     scale = 2.0 ** rng.integers(-3, 2, channels if many else ())
     w = of("i8", scale, 0, 0 if many else None)
     weights, step = draws.weights(rng, 27, channels, 1, 3, 3, 3, limit=127)
@@ -227,7 +228,7 @@ def beyond(seed: int, rank: int, *, shifted: bool = True) -> Product:
     if not apart:
         groups, into = int(rng.integers(101, 110)), int(rng.integers(1, 3))
     outof, taps = (1 if groups > 1 else 4), int(rng.choice([1, 2, 4]))
-    data = codes(rng, "u8", 1, groups * into, *rng.integers(5, 8, rank))
+    data = random_integers(rng, "u8", 1, groups * into, *rng.integers(5, 8, rank))
     shape, most = (groups * outof, into, *[taps] * rank), 127 if seed % 4 == 3 else 63
     weights, step = draws.weights(rng, into * taps**rank, *shape, limit=most)
     x, w = draws.maps(rng, len(weights), many=many)
@@ -240,10 +241,10 @@ def beyond(seed: int, rank: int, *, shifted: bool = True) -> Product:
 
 
 def full(seed: int, rank: int) -> Product:
-    """A layer of several channels a group, any codes and weights: pairs leave 16 bits."""
+    """A layer of several channels a group, any integers and weights: pairs leave 16 bits."""
     rng = np.random.default_rng([seed, rank])
     groups, into, outof = int(rng.integers(1, 3)), int(rng.integers(2, 9)), int(rng.integers(2, 6))
-    data = codes(rng, "u8", 2, groups * into, *rng.integers(4, 7, rank))
+    data = random_integers(rng, "u8", 2, groups * into, *rng.integers(4, 7, rank))
     shape = groups * outof, into, *[3] * rank
     weights, step = draws.weights(rng, into * 3**rank, *shape, limit=127)
     x, w = draws.maps(rng, len(weights), many=True)

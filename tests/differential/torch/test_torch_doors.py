@@ -17,10 +17,10 @@ from tests.differential.kernels_of_torch import (
     Map,
     Tally,
     claim,
-    codes,
     computed,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -48,7 +48,7 @@ class Layer:
         return tensor(self.w)
 
     @property
-    def reals(self) -> torch.Tensor:
+    def floats(self) -> torch.Tensor:
         return torch.from_numpy(self.bias)
 
     @property
@@ -70,7 +70,7 @@ def layers(count: int) -> Iterator[Layer]:
         yield Layer(
             rng.normal(size=(rows, 4 * terms)).astype(F) * F(2),
             of("u8", F(rng.uniform(0.01, 0.05)), odd(rng, "u8")),
-            Held(codes(rng, "i8", 8 * outs, 4 * terms), w),
+            Held(random_integers(rng, "i8", 8 * outs, 4 * terms), w),
             rng.normal(size=8 * outs).astype(F),
             of("u8", F(rng.uniform(0.02, 0.2)), odd(rng, "u8")),
         )
@@ -83,7 +83,7 @@ def test_layers_that_quantize_their_data_give_reals(relu: bool) -> None:
     run = OPS.quantized.linear_with_input_q_dq_qweight_dq_relu_output_fp32 if relu else run
     with engine("fbgemm"):
         for layer in layers(40):
-            packed = OPS.quantized.linear_prepack(layer.weights, layer.reals)
+            packed = OPS.quantized.linear_prepack(layer.weights, layer.floats)
             at = float(layer.x.scale), int(layer.x.zero)
             made = run(torch.from_numpy(layer.data), *at, packed).numpy()
             found = layer.predicted(real=True)
@@ -101,7 +101,7 @@ def test_a_wrapped_layer_quantizes_weights_and_data() -> None:
             real = layer.weights.dequantize()
             x, w, y = zip(ends, zeros, strict=True)
             run = OPS._quantized.wrapped_quantized_linear
-            made = run(torch.from_numpy(layer.data), *x, real, *w, layer.reals, *y, len(real))
+            made = run(torch.from_numpy(layer.data), *x, real, *w, layer.floats, *y, len(real))
             steps = layer.predicted().astype(np.int32) - int(layer.out.zero)
             tally.add(np.asarray(steps.astype(F) * layer.out.scale), made.numpy(), "wrapped")
     tally.exact()
@@ -115,9 +115,11 @@ def test_layers_before_packed_parameters_are_dynamic_layers() -> None:
             x, real = torch.from_numpy(layer.data), layer.weights.dequantize()
             whole, sums, scale, zero = torch.fbgemm_linear_quantize_weight(real)
             packed = torch.fbgemm_pack_quantized_matrix(whole)
-            made = torch.fbgemm_linear_int8_weight(x, whole, packed, sums, scale, zero, layer.reals)
+            made = torch.fbgemm_linear_int8_weight(
+                x, whole, packed, sums, scale, zero, layer.floats
+            )
             held = torch._make_per_tensor_quantized_tensor(whole.to(torch.int8), scale, int(zero))
-            again = OPS.quantized.linear_prepack(held, layer.reals)
+            again = OPS.quantized.linear_prepack(held, layer.floats)
             wanted = OPS.quantized.linear_dynamic(x, again, False)
             tally.add(wanted.numpy(), made.numpy(), "dynamic")
     assert claim(NAME, Asked("linear", {}, None)) == "exact"

@@ -54,7 +54,7 @@ class Layer:
     w: Held
     bias: Array | None
     short: bool
-    """Whether the data's codes are kept to seven bits."""
+    """Whether the data's integers are kept to seven bits."""
     relu: bool
 
 
@@ -79,7 +79,7 @@ def layer(seed: int, many: bool, *, short: bool) -> Layer:
 
 
 def steps(one: Layer) -> NDArray[np.float64]:
-    """The data in units of its codes."""
+    """The data in units of its integers."""
     scale, _ = torch._choose_qparams_per_tensor(torch.from_numpy(one.x), one.short)
     return np.asarray(one.x.astype(np.float64) / scale)
 
@@ -98,7 +98,7 @@ def run_layers(name: str, layers: list[Layer]) -> list[Array]:
 
 
 def chosen(graph: Graph, x: Value, *, short: bool) -> tuple[Value, dict[str, Value]]:
-    """The data's codes, and their numbers. What is chosen for seven bits is cut at eight."""
+    """The data's integers, and their numbers. What is chosen for seven bits is cut at eight."""
     attrs: dict[str, Attr] = {"rule": "torch.dynamic", "storage": dtype("u8")}
     attrs["scale_type"] = dtype("f64")
     if short:
@@ -120,7 +120,7 @@ def held(graph: Graph, operands: Mapping[str, Held]) -> dict[str, Value]:
 
 
 def computed(one: Layer, name: str) -> Array:
-    """What QIR makes of it: numbers are chosen, the data quantized, the codes multiplied."""
+    """What QIR makes of it: numbers are chosen, the data quantized, the integers multiplied."""
     graph = Graph(profile=named(name))
     x = graph.add("input", types=[TensorType(one.x.shape, F32)], name="x").result
     q, numbers = chosen(graph, x, short=one.short)
@@ -167,7 +167,7 @@ def convolution(seed: int, rank: int, many: bool) -> tuple[Asked, list[list[int]
     scale = rng.uniform(0.001, 0.05, count if many else ()).astype(F)
     sizes = [int(v) for v in rng.integers(6, 9, rank)]
     weights, step = draws.weights(rng, into * kernel**rank, count, into, *[kernel] * rank)
-    if seed % 3:  # half of the sums, or more of them, lie half way between two codes of the data
+    if seed % 3:  # half of the sums, or more of them, lie half way between two integers of the data
         parts = rng.choice([0.5, 0.5, 0.5, 1.5, 0.75], scale.shape)
         scale = np.asarray(parts / step, F)
     operands = {
@@ -194,7 +194,7 @@ def spread(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
 
 
 def with_data(asked: Asked, seed: int, *, short: bool) -> Asked:
-    """The same for reals, of which two times of three half lie on ties, with biases of halves."""
+    """The same for floats, of which two times of three half lie on ties, with biases of halves."""
     rng, levels = np.random.default_rng(seed + 100), 127 if short else 255
     shape, operands = asked.operands["x"].data.shape, dict(asked.operands)
     if seed % 3 == 0:
@@ -228,7 +228,7 @@ def run_convolutions(
 
 
 def convolved(asked: Asked, name: str, *, short: bool) -> Array:
-    """What QIR makes of it: the result's codes have the numbers of the data's."""
+    """What QIR makes of it: the result's integers have the numbers of the data's."""
     graph = Graph(profile=named(name))
     data = asked.operands["x"].data
     x = graph.add("input", types=[TensorType(data.shape, F32)], name="x").result

@@ -17,11 +17,11 @@ from tests.differential.kernels_of_torch import (
     Held,
     Tally,
     claim,
-    codes,
     computed,
     engine,
     hold,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -94,7 +94,7 @@ def test_vectors_run_as_far_as_operands_move_alike(shape: str) -> None:
 
 
 def bounds_of(rng: Rng, x: Held) -> tuple[float, float]:
-    """Two reals, most of them half way between two codes."""
+    """Two floats, most of them half way between two integers."""
     assert x.map is not None
     steps = np.sort(rng.integers(*x.map.bounds, 2) - int(x.map.zero)) + 0.5
     if rng.random() < 0.3:
@@ -110,7 +110,9 @@ def test_bounds_are_torchs(name: str, kind: str) -> None:
     with engine(name):
         for length in range(1, 71):
             rng = np.random.default_rng(length)
-            x = Held(codes(rng, kind, length), of(kind, rng.uniform(0.01, 0.1), odd(rng, kind)))
+            x = Held(
+                random_integers(rng, kind, length), of(kind, rng.uniform(0.01, 0.1), odd(rng, kind))
+            )
             low, high = bounds_of(rng, x)
             made = {
                 "relu": (torch.relu(tensor(x)), {}),
@@ -145,7 +147,7 @@ def test_concat_is_torchs(kind: str, last: bool, relu: bool, name: str) -> None:
                 of_x = of(kind, F(out.scale * ratio), odd(rng, kind))
                 if rng.random() < 0.2:
                     of_x = out
-                held.append(Held(codes(rng, kind, 2, length, 2, 3), of_x))
+                held.append(Held(random_integers(rng, kind, 2, length, 2, 3), of_x))
             run = OPS.cat_relu if relu else OPS.cat
             tensors = [tensor(h, channels_last=last) for h in held]
             made = taken(run(tensors, 1, float(out.scale), int(out.zero)))
@@ -247,7 +249,8 @@ def test_means_of_parts_and_of_volumes_are_torchs(kind: str) -> None:
     tally.exact()
 
 
-# -- codes that only move -------------------------------------------------------------------------
+# -- integers that only move
+# -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -289,8 +292,10 @@ def test_products_of_two_tensors_are_as_near_to_torchs_as_is_claimed(kind: str) 
         one, two = (of(kind, draws.scale(rng, 0.01, 0.1), draws.odd(rng, kind)) for _ in "ab")
         held, step = draws.weights(rng, k, 2, k, n)
         beside = of(kind, two.scale, int(two.zero) // 2 if kind == "i8" else 121)
-        b = Held((beside.zero + held).astype(codes(rng, kind).dtype), beside)
-        asked = draws.joined(rng, "matmul", Held(codes(rng, kind, 2, m, k), one), b, step=step)
+        b = Held((beside.zero + held).astype(random_integers(rng, kind).dtype), beside)
+        asked = draws.joined(
+            rng, "matmul", Held(random_integers(rng, kind, 2, m, k), one), b, step=step
+        )
         a, out = asked.operands["a"], asked.out
         assert out is not None
         tally.see(exactly(asked), out)

@@ -25,9 +25,9 @@ from tests.differential.kernels_of_torch import (
     Map,
     Product,
     Tally,
-    codes,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -44,7 +44,8 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """What a small network is made of: weights as codes, biases as reals, maps between layers."""
+    """What a small network is made of: weights as integers, biases as floats, maps between
+    layers."""
 
     x: Codes
     first: Codes
@@ -58,7 +59,7 @@ class Numbers:
 def numbers(seed: int) -> Numbers:
     rng = np.random.default_rng(seed)
     channels, classes = int(rng.integers(2, 20)), int(rng.integers(2, 40))
-    x = Codes(codes(rng, "u8", 2, 3, 8, 8), of("u8", F(rng.uniform(0.01, 0.1)), 121))
+    x = Codes(random_integers(rng, "u8", 2, 3, 8, 8), of("u8", F(rng.uniform(0.01, 0.1)), 121))
 
     def weights(*shape: int) -> Codes:
         scales = rng.uniform(0.005, 0.03, shape[0]).astype(F)

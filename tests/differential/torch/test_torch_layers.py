@@ -1,4 +1,4 @@
-"""Torch's transposed convolutions, tables of codes and resizes against its profiles."""
+"""Torch's transposed convolutions, tables of integers and resizes against its profiles."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tests.differential.kernels_of_torch import (
     Map,
     Tally,
     claim,
-    codes,
     computed,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -71,7 +71,10 @@ def transposed(rng: Rng, rank: int, many: bool, alike: bool) -> tuple[Asked, lis
     w = replace(w, axis=1 if many else None)
     terms, shape = into * (-(-kernel // stride)) ** rank, (groups * into, outof, *[kernel] * rank)
     weights, step = draws.weights(rng, terms, *shape)
-    operands = {"x": Held(codes(rng, "u8", 2, groups * into, *sizes), x), "w": Held(weights, w)}
+    operands = {
+        "x": Held(random_integers(rng, "u8", 2, groups * into, *sizes), x),
+        "w": Held(weights, w),
+    }
     sides = [[v] * rank for v in (stride, pad, more, dilation)]
     attrs: dict[str, Attr] = {
         "stride": tuple(sides[0]),
@@ -241,7 +244,7 @@ def grouped(asked: Asked, name: str, bias: Held) -> Graph:
 def test_a_transposed_convolution_is_grouped_with_its_real_bias(
     name: str, rank: int, vnni: ProcessPoolExecutor
 ) -> None:
-    """One of codes becomes real again, be its scale that of all channels or each its own."""
+    """One of integers becomes real again, be its scale that of all channels or each its own."""
     cases, graphs = [], []
     for seed in range(18):
         rng = np.random.default_rng([seed, rank])
@@ -304,7 +307,7 @@ def scattered(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
     x, w = asked.operands["x"], asked.operands["w"]
     sizes, taps = x.data.shape[2:], w.data.shape[2:]
     weights, step = draws.weights(rng, w.data[0, 0].size * into, groups * into, outof, *taps)
-    data = codes(rng, "u8", 1, groups * into, *(min(s, 6 - rank) for s in sizes))
+    data = random_integers(rng, "u8", 1, groups * into, *(min(s, 6 - rank) for s in sizes))
     held = {"x": Held(data, x.map), "w": Held(weights, w.map)}
     asked = replace(asked, operands=held, attrs={**asked.attrs, "groups": groups})
     return filled(rng, asked, sides, step), sides
@@ -347,7 +350,7 @@ BITS = {"u8": 8, "u4": 4, "u2": 2}
 
 
 def packed_row(kind: str, table: Array) -> NDArray[np.uint8]:
-    """The rows as torch's prepack leaves them, from reals."""
+    """The rows as torch's prepack leaves them, from floats."""
     word = {"u8": "byte", "u4": "4bit", "u2": "2bit"}[kind]
     made: NDArray[np.uint8] = getattr(OPS, f"embedding_bag_{word}_prepack")(
         torch.from_numpy(table)
@@ -358,7 +361,7 @@ def packed_row(kind: str, table: Array) -> NDArray[np.uint8]:
 def opened(
     kind: str, packed: NDArray[np.uint8], width: int
 ) -> tuple[Array, NDArray[np.float32], NDArray[np.float32]]:
-    """Codes, scales and offsets that lie in packed rows."""
+    """Integers, scales and offsets that lie in packed rows."""
     count, number = 8 // BITS[kind], np.dtype(F if kind == "u8" else np.float16)
     held = -(-width // count)
     parts = [(packed[:, :held] >> (BITS[kind] * i)) & ((1 << BITS[kind]) - 1) for i in range(count)]
@@ -375,7 +378,7 @@ def table_of(rng: Rng, width: int) -> NDArray[np.float32]:
 
 
 def row_type(kind: str, scale: Array, plus: Array) -> QuantType:
-    """Codes of rows with a scale and an offset each."""
+    """Integers of rows with a scale and an offset each."""
     express = F32 if kind == "u8" else F16
     grain = Granularity(((0, 1),))
     held = [
@@ -456,7 +459,7 @@ def test_rows_are_packed_and_unpacked_as_torch_does(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["u8", "u4"])
 def test_single_rows_of_codes_are_torchs(kind: str) -> None:
-    """Tables that hold codes with real zero points from the start, as observers make them."""
+    """Tables that hold integers with real zero points from the start, as observers make them."""
     tally = Tally()
     word = "byte" if kind == "u8" else "4bit"
     for width in range(2, 71, 2):
@@ -498,7 +501,7 @@ def test_resizes_by_scales_are_torchs(mode: str, last: bool) -> None:
         sizes = [int(v) for v in rng.integers(3, 12, 2)]
         scales = [float(v) for v in rng.choice([0.6, 1.05, 1.3, 1.5, 1.7, 2.0, 2.45], 2)]
         m = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 256)))
-        x = Held(codes(rng, "u8", 2, int(rng.choice([2, 8, 19, 70])), *sizes), m)
+        x = Held(random_integers(rng, "u8", 2, int(rng.choice([2, 8, 19, 70])), *sizes), m)
         corners = mode == "bilinear" and seed % 8 == 0
         more = {"align_corners": corners} if mode == "bilinear" else {}
         by = torch.nn.functional.interpolate
@@ -543,7 +546,7 @@ def test_resizes_are_torchs(mode: str, kind: str, last: bool, name: str) -> None
             F(rng.uniform(0.01, 0.1)),
             int(rng.integers(-60, 60)) * 2 + 1 + (128 if kind == "u8" else 0),
         )
-        x = Held(codes(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
+        x = Held(random_integers(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
         more = {"align_corners": corners} if mode == "bilinear" else {}
         with engine(name):
             given = tensor(x, channels_last=last)

@@ -24,9 +24,9 @@ from tests.differential.kernels_of_torch import (
     Held,
     Map,
     Tally,
-    codes,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -62,7 +62,7 @@ class Both:
         return float(self.made[-1].q_scale())
 
     def map(self, unit: float) -> Map:
-        """Any scale, or one by which many results lie half way between codes."""
+        """Any scale, or one by which many results lie half way between integers."""
         by = float(self.rng.choice([0.75, 1.5, 2, 2, 2, float(self.rng.uniform(0.6, 2))]))
         return of("u8", F(unit * by), int(self.rng.integers(90, 160)) | 1)
 
@@ -80,7 +80,7 @@ class Both:
         taps = self.rng.integers(-3, 4, (int(self.rng.integers(2, 40)), many, *window))
         w = Held(taps.astype(np.int8), of("i8", F(self.rng.uniform(0.003, 0.02)), 0))
         assert w.map is not None
-        # As wide as the codes, a few sums for each code: ties, and results beyond both ends.
+        # As wide as the integers, a few sums for each code: ties, and results beyond both ends.
         few = 2.0 * round(0.75 * float(np.sqrt(taps[0].size)))
         few *= float(self.rng.choice([1, 1, 1, float(self.rng.uniform(0.8, 1.2))]))
         zero = int(self.rng.integers(110, 146)) | 1
@@ -181,12 +181,12 @@ TOLD: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
     "turned, mean": ((6, 4, 20), [lambda n: n.turn(0, 2, 1), lambda n: n.mean(-1)]),
     "turned rows, mean": ((4, 20), [lambda n: n.turn(1, 0), lambda n: n.mean(-1)]),
 }
-"""What may be off by one, and is said to be: reals added in their order in memory, and vectors."""
+"""What may be off by one, and is said to be: floats added in their order in memory, and vectors."""
 
 
 def network(seed: int, name: str, shape: tuple[int, ...], steps: list[Steps]) -> Both:
     rng = np.random.default_rng(seed)
-    x = Held(codes(rng, "u8", *shape), of("u8", F(rng.uniform(0.02, 0.1)), 121))
+    x = Held(random_integers(rng, "u8", *shape), of("u8", F(rng.uniform(0.02, 0.1)), 121))
     with engine(name):
         both = Both(rng, x)
         for step in steps:

@@ -18,7 +18,7 @@ from qir.passes.forms.group import Group
 from qir.profiles import profile
 from qir.reference.interpreter import run
 from qir.rewrite.preparation import Preparation
-from tests.differential.kernels_of_torch import F, Held, Tally, codes, engine, of, taken
+from tests.differential.kernels_of_torch import F, Held, Tally, engine, of, random_integers, taken
 from tests.differential.torch_profile import named
 
 from .test_torch_groups import pytestmark as here
@@ -28,7 +28,7 @@ pytestmark = here
 ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 ops, nf = torch.ops.quantized, torch.nn.functional
 OWN = ("fbgemm", "qnnpack")
-"""Engines that ask nobody else for the processor: their codes are compared too."""
+"""Engines that ask nobody else for the processor: their integers are compared too."""
 SEEDS = 60
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     3: ((2, 9, 1), (1, 8, 1), (2, 1, 9), (2, 5, 4), (1, 16, 3)),
@@ -229,7 +229,7 @@ def chain(seed: int, name: str) -> Chain:
     many = SHAPES[int(rng.choice([3, 4, 4, 5]))]
     shape = many[int(rng.integers(len(many)))]
     with engine(name):
-        drawn = Chain(rng, Held(codes(rng, "u8", *shape), of("u8", F(0.05), 121)))
+        drawn = Chain(rng, Held(random_integers(rng, "u8", *shape), of("u8", F(0.05), 121)))
         drawn.draw(int(rng.integers(2, 8)))
     ends: dict[str, Value] = {f"y{i}": v.node.operands["x"] for i, v in enumerate(drawn.reals[1:])}
     drawn.net.graph.add("output", ends)
@@ -273,11 +273,11 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
-    """Behind a convolution, at half the scale, where many codes lie half way."""
+    """Behind a convolution, at half the scale, where many integers lie half way."""
     tally, shapes = Tally(), ((2, 5, 1, 6), (2, 5, 6, 1), (1, 4, 1, 1), (2, 5, 3, 4))
     for seed in range(24):
         rng, axis = np.random.default_rng(seed), 1 + seed // 4 % 3
-        x = Held(codes(rng, "u8", *shapes[seed % 4]), of("u8", F(0.05), 121))
+        x = Held(random_integers(rng, "u8", *shapes[seed % 4]), of("u8", F(0.05), 121))
         with engine(name):
             drawn = Chain(rng, x)
             drawn.conv(False)
@@ -297,7 +297,7 @@ def test_rows_one_high_and_wide_are_joined_through_reals(name: str) -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_norms_of_volumes_that_lie_both_ways_misplace_nothing(name: str, kind: str) -> None:
     rng = np.random.default_rng(3)
-    x = Held(codes(rng, "u8", 2, 5, 1, 3, 1), of("u8", F(0.05), 121))
+    x = Held(random_integers(rng, "u8", 2, 5, 1, 3, 1), of("u8", F(0.05), 121))
     with engine(name):
         drawn = Chain(rng, x)
         drawn.conv(False)

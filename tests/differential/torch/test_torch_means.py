@@ -1,4 +1,5 @@
-"""Torch's means and greatest codes along lines, images and volumes, on its two kinds of kernels."""
+"""Torch's means and greatest integers along lines, images and volumes, on its two kinds of
+kernels."""
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ TELLING = (14, 26, 30, 126)
 
 
 def tied(rng: Rng, kind: str, zero: int, *shape: int) -> Array:
-    """Codes of which each row of the last axis has a mean that lies between two codes."""
+    """Integers of which each row of the last axis has a mean that lies between two integers."""
     low, high = BOUNDS[kind]
     base = rng.integers(max(low - zero, -100), min(high - zero - 1, 100) + 1, shape[:-1])
     raised = np.argsort(rng.random(shape), -1) < shape[-1] // 2
@@ -238,7 +239,8 @@ ADAPTIVE = cast(
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_ties_of_parts_are_torchs(name: str, kind: str) -> None:
-    """Images of one channel among them, which lie both ways in memory; no mean leaves the codes."""
+    """Images of one channel among them, which lie both ways in memory; no mean leaves the
+    integers."""
     tally, where, zeros = Tally(), named(name), set()
     for seed, window in enumerate(WINDOWS * 2):
         rng, run = np.random.default_rng(seed), ADAPTIVE[len(window) - 1]
@@ -299,6 +301,6 @@ def test_a_mean_in_another_map_is_torchs_mean_requantized(name: str, kind: str) 
     tally.exact()
 
 
-def tensor_of(reals: torch.Tensor, m: Map) -> Array:
+def tensor_of(floats: torch.Tensor, m: Map) -> Array:
     kind = torch.quint8 if m.storage == "u8" else torch.qint8
-    return taken(torch.quantize_per_tensor(reals, float(m.scale), int(m.zero), kind))
+    return taken(torch.quantize_per_tensor(floats, float(m.scale), int(m.zero), kind))

@@ -27,9 +27,9 @@ from tests.differential.kernels_of_torch import (
     Held,
     Map,
     Tally,
-    codes,
     engine,
     of,
+    random_integers,
     taken,
     tensor,
 )
@@ -91,7 +91,7 @@ class Drawing:
     convolved: list[bool] = field(default_factory=list)
 
     def map(self, unit: float = 0.0) -> Map:
-        """Any scale, or one by which many results lie half way between codes."""
+        """Any scale, or one by which many results lie half way between integers."""
         some = float(self.rng.uniform(0.02, 0.2))
         if unit and self.mixed:
             some = unit * float(self.rng.uniform(0.7, 2.0))
@@ -107,7 +107,7 @@ class Drawing:
             (3, 5, 4) if volumes else (int(rng.integers(5, 12)), int(rng.integers(5, 12)))
         )
         shape = (int(rng.integers(1, 3)), int(rng.integers(1, 7)), *sizes)
-        x = Held(codes(rng, "u8", *shape), self.map())
+        x = Held(random_integers(rng, "u8", *shape), self.map())
         assert x.map is not None
         self.note(shape, x.map, False)
         kinds = [
@@ -244,7 +244,7 @@ def graph_of(network: Plan) -> Graph:
     kind = kind_of(network.x.data.shape, network.x.map)
     made = [net.real(net.graph.add("input", types=[kind], name="x").result)]
     for step in network.steps:
-        y = reals(net, step, [made[i] for i in step.reads])
+        y = float_step(net, step, [made[i] for i in step.reads])
         if step.relu:
             y = net.graph.add("relu", {"x": y}).result
         made.append(net.through(y, step.out))
@@ -254,7 +254,7 @@ def graph_of(network: Plan) -> Graph:
     return net.graph
 
 
-def reals(net: Net, step: Step, xs: list[Value]) -> Value:
+def float_step(net: Net, step: Step, xs: list[Value]) -> Value:
     add, x = net.graph.add, xs[0]
     if step.w is not None and step.bias is not None:
         given = {"x": x, "w": net.constant(step.w, "w"), "bias": net.plain(step.bias, "b")}
@@ -318,7 +318,7 @@ def agree(name: str, networks: list[Plan], made: list[list[Array]]) -> None:
 
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_networks_of_two_orders_and_of_parts_are_torchs(name: str) -> None:
-    """Where codes of vectors and of single elements are not the same, that is said."""
+    """Where integers of vectors and of single elements are not the same, that is said."""
     networks = [plan(seed, name, mixed=True) for seed in range(24)]
     tally, said = Tally(), 0
     for seed, (network, wanted) in enumerate(zip(networks, by_torchs(name, networks), strict=True)):
@@ -337,7 +337,7 @@ def test_networks_of_two_orders_and_of_parts_are_torchs(name: str) -> None:
 def around(
     op: str, attrs: dict[str, Any], before: tuple[int, ...], after: tuple[int, ...]
 ) -> Graph:
-    """An op between codes of one map."""
+    """An op between integers of one map."""
     net, kept = Net("native"), of("u8", 0.05, 61)
     x = net.graph.add("input", types=[kind_of(before, kept)], name="x").result
     y = net.through(net.graph.add(op, {"x": net.real(x)}, attrs).result, kept)
@@ -354,7 +354,7 @@ def test_a_resize_of_every_axis_is_torchs_in_either_order(name: str, last: bool)
     rng = np.random.default_rng(5)
     shape, made = (2, 11, 5, 6), (2, 11, 10, 12)
     kept = of("u8", 0.05, 61)
-    x = Held(codes(rng, "u8", *shape), kept)
+    x = Held(random_integers(rng, "u8", *shape), kept)
     with engine(name):
         held = tensor(x, channels_last=last)
         wanted = taken(torch.nn.functional.interpolate(held, scale_factor=2, mode="bilinear"))
@@ -402,7 +402,7 @@ def test_a_resize_for_which_torch_has_no_kernel_stays_real(
 
 def test_a_resize_of_any_number_of_images_is_torchs() -> None:
     """Behind a convolution, whose tensors lie with channels last."""
-    x = Held(codes(np.random.default_rng(1), "u8", 2, 3, 4, 4), of("u8", 0.05, 61))
+    x = Held(random_integers(np.random.default_rng(1), "u8", 2, 3, 4, 4), of("u8", 0.05, 61))
     w = Held(np.full((9, 3, 1, 1), 11, np.int8), of("i8", np.full(9, 0.01, F), 0, 0))
     out = of("u8", 0.03, 101)
     network = Plan(x, (Step("conv", (0,), out, w, np.zeros(9, F)), Step("bilinear", (1,), out)))
@@ -422,7 +422,7 @@ def test_a_resize_of_any_number_of_images_is_torchs() -> None:
 def test_parts_of_an_image_are_pooled_as_torch_does(axis: int, last: bool) -> None:
     """Pools of what a split gives, behind a convolution or not."""
     rng = np.random.default_rng(5)
-    x = Held(codes(rng, "u8", 3, 48, 8, 14), of("u8", 0.05, 61))
+    x = Held(random_integers(rng, "u8", 3, 48, 8, 14), of("u8", 0.05, 61))
     whole, steps, at = x, tuple[Step, ...](), x.map
     if last:
         w = Held(np.asarray(rng.integers(-9, 9, (48, 48, 1, 1)), np.int8), of("i8", 0.01, 0))
@@ -434,7 +434,7 @@ def test_parts_of_an_image_are_pooled_as_torch_does(axis: int, last: bool) -> No
     net = Net("native")
     y = net.real(net.graph.add("input", types=[kind_of(x.data.shape, x.map)], name="x").result)
     if steps:
-        y = net.through(reals(net, steps[0], [y]), steps[0].out)
+        y = net.through(float_step(net, steps[0], [y]), steps[0].out)
     half = whole.data.shape[axis] // 2
     parts = net.graph.add("split", {"x": y}, {"axis": axis, "sizes": (half, half)}).results
     pool = {"kernel": (2, 2), "stride": (2, 2)}
@@ -474,7 +474,7 @@ def test_functions_behind_lines_go_one_by_one(name: str, op: str) -> None:
     rng, tally = np.random.default_rng(8), Tally()
     for number in range(4):
         length, made = int(rng.integers(20, 90)), int(rng.integers(2, 20))
-        x = Held(codes(rng, "u8", 2, 3, length), of("u8", rng.uniform(0.02, 0.1), 101))
+        x = Held(random_integers(rng, "u8", 2, 3, length), of("u8", rng.uniform(0.02, 0.1), 101))
         taps, step = weights(rng, 3, made, 3, 1)
         w = Held(taps, of("i8", rng.uniform(0.005, 0.02), 0))
         assert x.map is not None
@@ -505,7 +505,7 @@ def test_functions_behind_lines_go_one_by_one(name: str, op: str) -> None:
 
 def test_what_lies_in_two_orders_is_said_not_to_be_predicted() -> None:
     """A sum of what a convolution gives and of what it reads."""
-    x = Held(codes(np.random.default_rng(0), "u8", 1, 3, 4, 4), of("u8", 0.05, 61))
+    x = Held(random_integers(np.random.default_rng(0), "u8", 1, 3, 4, 4), of("u8", 0.05, 61))
     w = Held(np.ones((3, 3, 1, 1), np.int8), of("i8", np.full(3, 0.01, F), 0, 0))
     steps = (
         Step("conv", (0,), of("u8", 0.1, 3), w, np.zeros(3, F)),

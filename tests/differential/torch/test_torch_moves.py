@@ -1,4 +1,4 @@
-"""Torch's kernels that move, choose or compare codes against the rules of its profiles."""
+"""Torch's kernels that move, choose or compare integers against the rules of its profiles."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ ORDERS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", ORDERS)
 def test_codes_are_compared_as_reals(op: str, kind: str) -> None:
-    """Beside other codes, often of the same map, and beside numbers that codes mean."""
+    """Beside other integers, often of the same map, and beside numbers that integers mean."""
     tally, same = Tally(), 0
     for number in range(16):
         rng = np.random.default_rng(number)

@@ -17,7 +17,6 @@ from tests.differential.kernels_of_torch import (
     Held,
     Product,
     Tally,
-    codes,
     computed,
     in_steps,
     of,
@@ -25,6 +24,7 @@ from tests.differential.kernels_of_torch import (
     paired,
     processor,
     product_of,
+    random_integers,
 )
 from tests.differential.torch_profile import named
 
@@ -50,7 +50,7 @@ def before(request: pytest.FixtureRequest) -> Iterator[tuple[str, ProcessPoolExe
 
 
 def layer(seed: int, rank: int, many: bool) -> Product:
-    """Weights whose pairs 16 bits do not hold, the ends of codes, or pairs that they do hold."""
+    """Weights whose pairs 16 bits do not hold, the ends of integers, or pairs that they do hold."""
     rng = np.random.default_rng([seed, rank, many])
     groups, into, outof = SHAPES[seed % len(SHAPES)]
     own = seed % len(SHAPES) > 10 and rank > 1
@@ -62,7 +62,7 @@ def layer(seed: int, rank: int, many: bool) -> Product:
         dilation = 2
     sides = rng.integers(9, 12, rank) if rank < 3 else rng.integers(5, 7, rank)
     count, kind = groups * outof, seed // len(SHAPES) % 3
-    data = codes(rng, "u8", 1, groups * into, *sides)
+    data = random_integers(rng, "u8", 1, groups * into, *sides)
     shape, most = (count, into, *[taps] * rank), 63 if kind == 2 else 127
     weights, step = draws.weights(rng, into * taps**rank, *shape, limit=most)
     if kind == 1:

@@ -1,4 +1,4 @@
-"""Kernels of oneDNN that take codes as plain tensors of u8, beside the products of inductor."""
+"""Kernels of oneDNN that take integers as plain tensors of u8, beside the products of inductor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def numbers(m: Map | None) -> tuple[float, int]:
 
 
 def plain(held: Held) -> tuple[torch.Tensor, float, int]:
-    """The codes and what they mean, as the kernels take them."""
+    """The integers and what they mean, as the kernels take them."""
     return torch.from_numpy(np.ascontiguousarray(held.data)), *numbers(held.map)
 
 

@@ -18,13 +18,13 @@ from tests.differential.kernels_of_torch import (
     Held,
     Product,
     Tally,
-    codes,
     computed,
     engine,
     kind_of,
     of,
     processor,
     product_of,
+    random_integers,
     taken,
     tensor,
 )
@@ -33,7 +33,7 @@ from tests.differential.torch_profile import named
 from .draws_of_torch import image
 from .pointwise_of_torch import ACTIVATIONS, Form, in_engine, made, predicted
 from .test_torch_elements import OPS
-from .test_torch_products import chained, conv, exact_reals, linear, made_by, pytestmark, summed
+from .test_torch_products import chained, conv, exact_floats, linear, made_by, pytestmark, summed
 
 __all__ = ["pytestmark"]
 NAME, ENGINE = named("pt2e"), named("onednn")
@@ -51,7 +51,7 @@ def with_summand(op: str, seed: int) -> Product:
     case, rng = plain(op, seed), np.random.default_rng(seed)
     shape = (case.x.data.shape[0], len(case.w.data))
     scale = F(case.out.scale * F(rng.choice([0.5, 1, 1.5])))
-    held = Held(codes(rng, "u8", *shape), of("u8", scale, int(rng.integers(0, 255)) | 1))
+    held = Held(random_integers(rng, "u8", *shape), of("u8", scale, int(rng.integers(0, 255)) | 1))
     return replace(case, summand=held)
 
 
@@ -156,7 +156,7 @@ def test_rules_of_other_processors(isa: str) -> None:
                     tallies: dict[str, Tally] = defaultdict(Tally)
                     for case, wanted in zip(cases, made_by(pool, engine, cases), strict=True):
                         tally = tallies[claimed_of(other, case)]
-                        tally.see(exact_reals(case), case.out)
+                        tally.see(exact_floats(case), case.out)
                         tally.add(product_of(case, name), wanted, f"{name} {isa} {op}")
                     for claimed, tally in tallies.items():
                         tally.within(UNSATURATED if claimed == "unknown" else claimed)

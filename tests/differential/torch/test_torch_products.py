@@ -20,13 +20,13 @@ from tests.differential.kernels_of_torch import (
     Held,
     Product,
     Tally,
-    codes,
     element,
     exact,
     in_steps,
     kind_of,
     of,
     product_of,
+    random_integers,
 )
 from tests.differential.kernels_of_torch import run_products as run_in
 from tests.differential.torch_profile import named
@@ -46,7 +46,7 @@ def linear(seed: int, many: bool) -> Product:
     rows, terms, count = (int(v) for v in rng.integers(1, 71, 3))
     held, step = draws.weights(rng, terms, count, terms)
     x, w = draws.maps(rng, count, many=many)
-    data = Held(codes(rng, "u8", rows, terms), x)
+    data = Held(random_integers(rng, "u8", rows, terms), x)
     case = Product("linear", data, Held(held, w), None, x, relu=bool(seed & 1))
     return draws.fitted(rng, case, step)
 
@@ -65,7 +65,7 @@ def conv(seed: int, many: bool, rank: int) -> Product:
     x, w = draws.maps(rng, count, many=many)
     case = Product(
         f"conv{rank}d",
-        Held(codes(rng, "u8", 2, groups * into, *sizes), x),
+        Held(random_integers(rng, "u8", 2, groups * into, *sizes), x),
         Held(held, w),
         None,
         x,
@@ -78,7 +78,7 @@ def conv(seed: int, many: bool, rank: int) -> Product:
     return draws.fitted(rng, case, step)
 
 
-def exact_reals(case: Product) -> np.ndarray:
+def exact_floats(case: Product) -> np.ndarray:
     """The result in units of its code, in float64."""
     return in_steps(case, exact(case))
 
@@ -86,7 +86,7 @@ def exact_reals(case: Product) -> np.ndarray:
 def compared(cases: list[Product], made: list[np.ndarray], name: str) -> Tally:
     tally = Tally()
     for number, (case, wanted) in enumerate(zip(cases, made, strict=True)):
-        tally.see(exact_reals(case), case.out)
+        tally.see(exact_floats(case), case.out)
         tally.add(product_of(case, name), wanted, f"case {number}")
     tally.rich()
     return tally
@@ -140,9 +140,9 @@ def summed(seed: int) -> Product:
 def added_to(case: Product, seed: int) -> Product:
     """A convolution with a summand, whose shape torch tells."""
     rng = np.random.default_rng(seed)
-    shape = exact_reals(case).shape
+    shape = exact_floats(case).shape
     scale = F(case.out.scale * F(rng.choice([0.5, 1, 1.5])))
-    held = Held(codes(rng, "u8", *shape), of("u8", scale, int(rng.integers(0, 255)) | 1))
+    held = Held(random_integers(rng, "u8", *shape), of("u8", scale, int(rng.integers(0, 255)) | 1))
     return replace(case, summand=held)
 
 

@@ -1,5 +1,5 @@
 """Torch's kernels on elements by scales of every kind: powers of two, whose results lie on ties,
-and any others, near each other and far apart, and zero points at the ends of their codes."""
+and any others, near each other and far apart, and zero points at the ends of their integers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.differential.kernels_of_torch import (
     Map,
     Tally,
     claim,
-    codes,
     computed,
+    dequantized,
     engine,
     hold,
     of,
-    reals,
+    random_integers,
     taken,
     tensor,
 )
@@ -40,7 +40,7 @@ from .test_torch_elements import pytestmark as pytestmark
 
 
 def every_pair(kind: str) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """All codes beside all codes."""
+    """All integers beside all integers."""
     low, high = BOUNDS[kind]
     each = np.arange(low, high + 1).astype(np.uint8 if kind == "u8" else np.int8)
     return np.repeat(each, 256), np.tile(each, 256)
@@ -95,7 +95,10 @@ def test_products_beyond_32_bits_turn_round_in_vectors_alone(name: str, kind: st
         for length in (*range(1, 71), 127, 128, 129, 200):
             rng = np.random.default_rng(length)
             operands = {
-                s: Held(codes(rng, kind, length), of(kind, maps.scale(rng), maps.zero(rng, kind)))
+                s: Held(
+                    random_integers(rng, kind, length),
+                    of(kind, maps.scale(rng), maps.zero(rng, kind)),
+                )
                 for s in "ab"
             }
             out = of(kind, maps.scale(rng, low=1e-9, high=1e-6), maps.zero(rng, kind))
@@ -117,7 +120,9 @@ def test_sums_beyond_32_bits_turn_round_after_a_relu(kind: str, relu: bool) -> N
             rng = np.random.default_rng(length)
             scales = [maps.scale(rng, low=1, high=100) for _ in "ab"]
             operands = {
-                slot: Held(codes(rng, kind, length), of(kind, scale, maps.zero(rng, kind)))
+                slot: Held(
+                    random_integers(rng, kind, length), of(kind, scale, maps.zero(rng, kind))
+                )
                 for slot, scale in zip("ab", scales, strict=True)
             }
             out = of(kind, maps.scale(rng, low=1e-9, high=1e-6), maps.zero(rng, kind))
@@ -146,7 +151,7 @@ def test_qnnpack_adds_codes_of_all_ratios_it_takes(relu: bool) -> None:
                 rng = np.random.default_rng((number, power + 14))
                 one = F(2.0**power * rng.choice([1, 1.5, rng.uniform(1, 2)]))
                 maps = [of("u8", s, zeros.zero(rng, "u8")) for s in (one, rng.choice(OTHERS))]
-                held = [Held(codes(rng, "u8", *shape), m) for m in maps]
+                held = [Held(random_integers(rng, "u8", *shape), m) for m in maps]
                 held[0].data[rng.random(shape) < 0.3] = maps[0].zero
                 operands = dict(zip(rng.permutation(["a", "b"]).tolist(), held, strict=True))
                 operands = {s: operands[s] for s in "ab"}
@@ -165,7 +170,9 @@ def test_numbers_beside_codes_by_qnnpack(kind: str, op: str, tail: str) -> None:
     tally, maps, name = Tally(), Maps(), named("qnnpack")
     for length in range(1, 71):
         rng = np.random.default_rng(length)
-        x = Held(codes(rng, kind, 3, length), of(kind, maps.scale(rng), maps.zero(rng, kind)))
+        x = Held(
+            random_integers(rng, kind, 3, length), of(kind, maps.scale(rng), maps.zero(rng, kind))
+        )
         assert x.map is not None
         number = F(rng.normal() * float(x.map.scale) * 10.0 ** rng.integers(0, 4))
         with engine("qnnpack"):
@@ -195,7 +202,7 @@ def test_operands_of_two_shapes_are_left_to_vectors_by_qnnpack(
         for length in range(2, 71):
             rng = np.random.default_rng(length)
             both = zip(spread(length), maps_of_two(maps, rng, "u8"), strict=True)
-            held = (Held(codes(rng, "u8", *shape), m) for shape, m in both)
+            held = (Held(random_integers(rng, "u8", *shape), m) for shape, m in both)
             asked = beside(maps, rng, "add", *held)
             assert asked.out is not None
             tally.see(exactly(asked), asked.out)
@@ -239,7 +246,9 @@ def functions(name: str, op: str, kind: str, count: int) -> Maps:
         for number in range(count):
             rng = np.random.default_rng(number)
             length = int(rng.choice([256, 257, 319, 320, 333]))
-            data = np.resize(np.arange(low, high + 1), length).astype(codes(rng, kind).dtype)
+            data = np.resize(np.arange(low, high + 1), length).astype(
+                random_integers(rng, kind).dtype
+            )
             m = of(kind, maps.scale(rng), maps.zero(rng, kind))
             if op == "hard_sigmoid" and number % 4 == 0:  # what lies on ties of its sixths
                 m = of(kind, 3 / 256, maps.zero(rng, kind))
@@ -280,7 +289,10 @@ def norm(maps: Maps, rng: Rng, kind: str, rank: int, *, wild: bool) -> Asked:
     """A batch norm of any ratio of scales, whose results lie on ties, often, or beyond 32 bits."""
     count = int(rng.integers(1, 71))
     sides = tuple(int(v) for v in rng.integers(1, 5, rank))
-    x = Held(codes(rng, kind, 2, count, *sides), of(kind, maps.scale(rng), maps.zero(rng, kind)))
+    x = Held(
+        random_integers(rng, kind, 2, count, *sides),
+        of(kind, maps.scale(rng), maps.zero(rng, kind)),
+    )
     assert x.map is not None
     step = float(x.map.scale)
     ratio = rng.choice([1, 0.5, 2, 4, 1, 0.5, 2, 4, 0.3, 0.1, 3, 0.7, rng.uniform(0.1, 9)])
@@ -327,7 +339,7 @@ def test_batch_norms_of_any_ratio_of_scales(kind: str, rank: int, wild: bool) ->
 
 def normed(asked: Asked) -> Reals:
     """The result in steps of its map, unrounded."""
-    x = reals(asked.operands["x"])
+    x = dequantized(asked.operands["x"])
     shape = (1, -1, *(1,) * (x.ndim - 2))
     gamma, beta, mean, var = (
         asked.operands[s].data.astype(np.float64).reshape(shape)
@@ -364,7 +376,9 @@ def joined(maps: Maps, rng: Rng, kind: str, shape: tuple[int, ...], axis: int) -
         sizes[axis] = shape[axis] if shape[axis] == 1 else int(rng.integers(1, 71))
         ratio = rng.choice([0.5, 0.25, 1.5, rng.uniform(0.1, 3)])
         m = of(kind, F(out.scale * F(ratio)), maps.zero(rng, kind))
-        held[f"xs.{number}"] = Held(codes(rng, kind, *sizes), out if rng.random() < 0.2 else m)
+        held[f"xs.{number}"] = Held(
+            random_integers(rng, kind, *sizes), out if rng.random() < 0.2 else m
+        )
     return Asked("concat", held, out, {"axis": axis})
 
 
@@ -378,7 +392,7 @@ def torch_joined(asked: Asked, axis: int, *, last: bool = False) -> torch.Tensor
 def see_joined(tally: Tally, asked: Asked) -> None:
     assert asked.out is not None
     for held in asked.operands.values():
-        tally.see(reals(held) / float(asked.out.scale), asked.out)
+        tally.see(dequantized(held) / float(asked.out.scale), asked.out)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -444,9 +458,9 @@ def test_slopes_by_any_scales(kind: str) -> None:
         count = int(rng.integers(1, 71))
         sides = tuple(int(v) for v in rng.integers(1, 12, int(rng.integers(0, 3))))
         m = of(kind, maps.scale(rng), maps.zero(rng, kind))
-        x = Held(codes(rng, kind, 2, count, *sides), m)
+        x = Held(random_integers(rng, kind, 2, count, *sides), m)
         slope = of(kind, maps.scale(rng, low=1e-3, high=1), maps.zero(rng, kind))
-        by = Held(codes(rng, kind, count), slope)
+        by = Held(random_integers(rng, kind, count), slope)
         far = 1e-9 if number % 4 == 0 else 1
         step = F(m.scale * F(rng.choice([2, 2, 2 / 3, 0.5, 0.7]) * far))
         out = of(kind, step, maps.zero(rng, kind))
@@ -460,7 +474,7 @@ def test_slopes_by_any_scales(kind: str) -> None:
 
 
 def test_a_hard_sigmoid_that_torch_has_not_is_refused() -> None:
-    x = Held(codes(np.random.default_rng(0), "u8", 9), of("u8", 0.1, 3))
+    x = Held(random_integers(np.random.default_rng(0), "u8", 9), of("u8", 0.1, 3))
     asked = Asked("hard_sigmoid", {"x": x}, of("u8", 1 / 256, 0), _SLOPE)
     with pytest.raises(Exception, match="the kernel has alpha = 1/6 and beta = 1/2"):
         computed(asked, named("fbgemm"))

@@ -69,7 +69,7 @@ def drawn(rng: np.random.Generator, sizes: Sizes, count: int) -> list[Strides]:
 
 
 def lying(sizes: Sizes, steps: Strides, kind: torch.dtype = torch.uint8) -> torch.Tensor:
-    """Any codes that lie so."""
+    """Any integers that lie so."""
     count = 1 + sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
     low, high = (0, 256) if kind == torch.uint8 else (-128, 128)
     held = torch.randint(low, high, (count,), dtype=kind)
@@ -85,7 +85,7 @@ class Op:
     attrs: dict[str, Attr] = field(default_factory=dict)
     units: bool = False
     signed: bool = True
-    """Whether it takes codes of i8 too."""
+    """Whether it takes integers of i8 too."""
 
 
 def weights(*sizes: int) -> torch.Tensor:
@@ -147,7 +147,7 @@ def images(rank: int) -> Iterator[Op]:
 
 
 def every(rank: int) -> Iterator[Op]:
-    """All that torch computes on codes of one tensor."""
+    """All that torch computes on integers of one tensor."""
     if rank > 2:
         yield from (convolution(rank, n, back) for n in (1, 3) for back in (False, True))
         yield from pools(rank)
@@ -266,7 +266,7 @@ def test_results_of_operands_that_are_repeated_lie_as_said(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
-    """Whatever is not told has the codes of the formula, within two of them."""
+    """Whatever is not told has the integers of the formula, within two of them."""
     rng, told, wrong = np.random.default_rng(5), 0, 0
     with engine("qnnpack"):
         for rank, many in SIZES.items():
@@ -288,7 +288,7 @@ def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_views_and_codes_made_anew_lie_as_said() -> None:
-    """One-wide axes put in and left out, other shapes, and codes of what codes mean."""
+    """One-wide axes put in and left out, other shapes, and integers of what integers mean."""
     rng = np.random.default_rng(4)
     for many in SIZES.values():
         for sizes, steps in ((n, s) for n in many for s in drawn(rng, n, 14)):

@@ -62,7 +62,7 @@ def programs(name: str, *, counted: bool = True) -> int:
 
 
 def conversion(name: str, *, counted: bool = True) -> int:
-    """How many recorded codes of reals a profile does not give."""
+    """How many recorded integers of floats a profile does not give."""
     differ = 0
     for number, (kind, many, scale, zero, x) in enumerate(conversions()):
         graph = Graph(profile=name)

@@ -1,4 +1,4 @@
-"""Torch's means of whole volumes, which pass through reals where channels lie last in memory."""
+"""Torch's means of whole volumes, which pass through floats where channels lie last in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from qir.ir.node import Value
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import F, Held, Tally, codes, engine, of, taken, tensor
+from tests.differential.kernels_of_torch import (
+    F,
+    Held,
+    Tally,
+    engine,
+    of,
+    random_integers,
+    taken,
+    tensor,
+)
 from tests.differential.torch_profile import named
 
 from .draws_of_torch import KINDS
@@ -27,7 +36,7 @@ SIDES = ((1, 2, 2), (2, 2, 2), (2, 3, 1), (3, 4, 5), (2, 7, 9), (4, 7, 7), (6, 1
 
 
 def volume(rng: Rng, kind: str, channels: int, sides: tuple[int, int, int]) -> Held:
-    """Volumes of which each mean lies half way between two codes, or any."""
+    """Volumes of which each mean lies half way between two integers, or any."""
     zero = int(rng.integers(20, 200)) | 1 if kind == "u8" else int(rng.integers(-60, 60)) | 1
     count = int(np.prod(sides))
     scale = rng.choice([0.05, 0.1, 0.0371, 0.25]) if rng.random() < 0.6 else rng.uniform(0.01, 2)
@@ -85,7 +94,7 @@ class Volumes:
 
 def volumes(rng: Rng, way: str) -> tuple[Volumes, Held]:
     shape = (2, int(rng.integers(1, 40)), *(int(v) for v in rng.integers(1, 4, 3)))
-    x, net = Held(codes(rng, "u8", *shape), MAP), Net("native")
+    x, net = Held(random_integers(rng, "u8", *shape), MAP), Net("native")
     real = net.real(net.graph.add("input", types=[kind_of(shape, MAP)], name="x").result)
     made = Volumes(net, tensor(x), real)
     if way == "convolution":

@@ -76,7 +76,7 @@ def test_an_export_gives_its_numbers_and_comes_back(
 
 
 class Quantized(torch.nn.Module):
-    """A convolution between codes, as torch's quantizer of exported programs writes it."""
+    """A convolution between integers, as torch's quantizer of exported programs writes it."""
 
     def __init__(self) -> None:
         super().__init__()

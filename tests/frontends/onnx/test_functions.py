@@ -146,12 +146,12 @@ def test_axes_modes_and_constants_are_given_by_default(tmp_path: Path) -> None:
 
 def test_the_axis_of_a_scale_is_given_by_default(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
-    codes = rng.integers(-9, 9, (3, 3)).astype(np.int8)
+    quantized = rng.integers(-9, 9, (3, 3)).astype(np.int8)
     read = refers(node("DequantizeLinear", ["w", "s"], ["o"]), "axis", "a", AttributeProto.INT)
     made = function("D", [read], (), {"a": 0}, 21, "w s")
     proto = net([call("D", "f", "w s"), node("MatMul", ["x", "f"], ["y"])], [made], 21)
     scales = np.array([1, 2, 4], np.float32)
-    held = [numpy_helper.from_array(a, n) for a, n in ((codes, "w"), (scales, "s"))]
+    held = [numpy_helper.from_array(a, n) for a, n in ((quantized, "w"), (scales, "s"))]
     proto.graph.initializer.extend(held)
     check(proto, tmp_path)
 

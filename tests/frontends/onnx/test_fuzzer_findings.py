@@ -117,7 +117,7 @@ def test_an_operator_that_is_not_as_it_says_is_told(tmp_path: Path, more: str) -
 
 
 def integers(scale: float) -> onnx.ModelProto:
-    """A product whose reals onnxruntime's own operator gives, with that scale of the weights."""
+    """A product whose floats onnxruntime's own operator gives, with that scale of the weights."""
     names = ["x", "w", "xs", "ws", "", "z"]
     it = node("MatMulIntegerToFloat", names, ["y"], "it", domain="com.microsoft")
     numbers = {"xs": np.array(0.5, np.float32), "ws": np.array(scale, np.float32)}
@@ -198,16 +198,16 @@ def test_a_chain_has_no_attributes_of_its_own() -> None:
 
 
 def test_what_is_moved_of_raw_numbers_is_read_with_its_meaning_behind(tmp_path: Path) -> None:
-    """An input that is kept raw by one operator, and codes of another that are moved of it."""
+    """An input that is kept raw by one operator, and integers of another that are moved of it."""
     nodes = [
         node("QLinearAdd", "x s s x s z s z".split(), ["h"], domain="com.microsoft"),
         node("Transpose", ["x"], ["t"], perm=[1, 0]),
         node("QLinearMatMul", "x s z t s z s z".split(), ["y"]),
     ]
     held: dict[str, NDArray[Any]] = {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)}
-    codes = (TensorProto.UINT8, (4, 4))
-    outs = {"y": codes, "h": (TensorProto.UINT8, None)}
-    made = model(nodes, {"x": codes}, outs, held, domains=("com.microsoft",))
+    quantized_values = (TensorProto.UINT8, (4, 4))
+    outs = {"y": quantized_values, "h": (TensorProto.UINT8, None)}
+    made = model(nodes, {"x": quantized_values}, outs, held, domains=("com.microsoft",))
     graph = pipeline.load(save(made, tmp_path))
     assert graph["h"].node.op == "foreign"
     assert [f for f in verify(graph) if f.severity == "error"] == []
@@ -226,7 +226,7 @@ def test_a_scan_over_batches_has_no_newer_form(tmp_path: Path) -> None:
 
 
 def test_a_zero_point_of_another_type_is_no_zero_point(tmp_path: Path) -> None:
-    """Codes of 4 bits whose zero point says that they have 8."""
+    """Integers of 4 bits whose zero point says that they have 8."""
     held: dict[str, NDArray[Any]] = {"s": np.array(0.5, np.float32), "z": np.array(153, np.uint8)}
     nodes = [node("Transpose", ["x"], ["t"]), node("DequantizeLinear", ["t", "s", "z"], ["y"])]
     kinds = {"x": (TensorProto.UINT4, (4, 4))}
@@ -290,7 +290,7 @@ def test_an_embedding_without_a_table_is_kept_with_the_reason(tmp_path: Path, op
 
 
 def test_a_zero_point_beside_codes_of_another_type_is_told(tmp_path: Path) -> None:
-    """Signed codes, whose zero point says 200."""
+    """Signed integers, whose zero point says 200."""
     domain = "com.microsoft"
     it = node("MatMulIntegerToFloat", ["a", "b", "as", "bs", "az"], ["y"], domain=domain)
     held: dict[str, NDArray[Any]] = {
@@ -436,12 +436,12 @@ def test_what_a_kept_graph_reads_is_renamed_though_it_is_an_operand_too(tmp_path
 def test_experts_whose_router_has_other_rows_or_experts_are_kept(
     rows: tuple[int, ...], tmp_path: Path
 ) -> None:
-    codes = {f"w{i}": np.full((4, 8, 4), 0x87, np.uint8) for i in (1, 2)}
+    quantized_values = {f"w{i}": np.full((4, 8, 4), 0x87, np.uint8) for i in (1, 2)}
     gains = {f"s{i}": np.full((4, 8), 0.1, np.float32) for i in (1, 2)}
     read = ["x", "r", "w1", "s1", "", "w2", "s2", ""]
     it = node("QMoE", read, ["y"], "it", domain="com.microsoft", k=2, activation_type="relu")
     given, held = {"x": (FLOAT, (5, 8)), "r": (FLOAT, rows)}, dict[str, NDArray[Any]]()
-    held |= codes | gains
+    held |= quantized_values | gains
     made = model([it], given, {"y": (FLOAT, None)}, held, domains=["com.microsoft"])
     graph = pipeline.load(save(made, tmp_path), ledger=(ledger := Ledger()))
     assert {f.rule for f in verify(graph)} <= {"kept"}

@@ -42,8 +42,8 @@ def network(seed: int, *, casts: bool) -> onnx.ModelProto:
         weights = hold(f"w{i}", rng.integers(-127, 128, (WIDTH, WIDTH, 3, 3)), np.int8)
         at = through(at, TensorProto.FLOAT)
         nodes.append(helper.make_node("QuantizeLinear", [at, scale, zero], [f"q{i}"]))
-        codes = through(f"q{i}", TensorProto.UINT8)
-        nodes.append(helper.make_node("DequantizeLinear", [codes, scale, zero], [f"d{i}"]))
+        quantized = through(f"q{i}", TensorProto.UINT8)
+        nodes.append(helper.make_node("DequantizeLinear", [quantized, scale, zero], [f"d{i}"]))
         nodes.append(
             helper.make_node("DequantizeLinear", [weights, weight_scale, weight_zero], [f"v{i}"])
         )

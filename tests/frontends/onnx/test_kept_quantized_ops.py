@@ -1,4 +1,4 @@
-"""Ops about codes whose numbers make no sense are kept, and say why."""
+"""Ops about integers whose numbers make no sense are kept, and say why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Resize of integers is kept, and gives onnxruntime's bytes; one of reals is the standard's."""
+"""A Resize of integers is kept, and gives onnxruntime's bytes; one of floats is the standard's."""
 
 from __future__ import annotations
 

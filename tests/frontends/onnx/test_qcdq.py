@@ -1,4 +1,4 @@
-"""QCDQ models, in which a Clip keeps codes within fewer bits than their storage has."""
+"""QCDQ models, in which a Clip keeps integers within fewer bits than their storage has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F = np.float32
 
 
 def network(kind: Any, bounds: tuple[int | None, int | None], *, channels: bool) -> Any:
-    """A convolution whose data and weights are codes of few bits."""
+    """A convolution whose data and weights are integers of few bits."""
     rng = np.random.default_rng(61)
     node = helper.make_node
     low, high = bounds

@@ -153,7 +153,7 @@ def test_many_bits(tmp_path: Path, bits: int, mode: str) -> None:
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "HALF_DOWN"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
 def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None:
-    """Codes too: the zero point is real, one or one a channel, beside scales of any kind."""
+    """Integers too: the zero point is real, one or one a channel, beside scales of any kind."""
     rng = np.random.default_rng(bits)
     for signed, narrow, size in ((0, 0, ()), (1, 1, (5, 1)), (0, 1, (4, 1, 1)), (1, 0, (5, 1))):
         scale = np.asarray(rng.uniform(0.01, 1, size), F)
@@ -162,14 +162,14 @@ def test_zero_points_between_codes(tmp_path: Path, mode: str, bits: int) -> None
         x = rng.uniform(-1.2, 1.2, (4, 5, 6)) * 2.0**bits
         x[0], x[1, :, ::2] = np.floor(x[0]) + 0.5, 0
         held = {"s": scale, "z": zero, "b": np.array(bits, F)}
-        reals = np.asarray((x - zero) * scale, F)  # ties are where a zero point lets them be
+        floats = np.asarray((x - zero) * scale, F)  # ties are where a zero point lets them be
         found, ops = through(
-            *("Quant", {"x": reals}, held, tmp_path),
+            *("Quant", {"x": floats}, held, tmp_path),
             rounding_mode=mode,
             signed=signed,
             narrow=narrow,
         )
-        wanted = quant(reals, scale, zero, held["b"], signed != 0, narrow != 0, mode)
+        wanted = quant(floats, scale, zero, held["b"], signed != 0, narrow != 0, mode)
         assert np.array_equal(found, wanted), f"signed {signed}, narrow {narrow}, {size}"
         assert {"quantize", "dequantize"} <= set(ops)
 

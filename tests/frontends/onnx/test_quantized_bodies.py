@@ -1,4 +1,4 @@
-"""Codes that go in and out of branches and loops: read, run and written as onnxruntime does."""
+"""Integers that go in and out of branches and loops: read, run and written as onnxruntime does."""
 
 from __future__ import annotations
 

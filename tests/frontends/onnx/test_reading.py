@@ -170,7 +170,7 @@ def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     assert [n.op for n in graph] == ["input", "sigmoid", "relu", "output"]
 
 
-# -- codes --------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------
 
 
 def test_one_weight_read_by_two_maps_becomes_two_constants(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_codes_that_mean_two_things_are_read_anew_and_told_with_both(tmp_path: P
 
 
 def test_arithmetic_on_codes_themselves_is_kept_foreign(tmp_path: Path) -> None:
-    """Cast of codes gives the codes and not what they mean."""
+    """Cast of integers gives the integers and not what they mean."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("Cast", ["q"], ["y"], to=FLOAT),

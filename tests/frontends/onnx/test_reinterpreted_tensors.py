@@ -1,4 +1,5 @@
-"""One tensor of codes that is read with several maps: read, run and written as onnxruntime does."""
+"""One tensor of integers that is read with several maps: read, run and written as onnxruntime
+does."""
 
 from __future__ import annotations
 

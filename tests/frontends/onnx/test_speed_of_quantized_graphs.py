@@ -55,7 +55,7 @@ def pairs(count: int) -> onnx.ModelProto:
 
 
 def dynamic(count: int) -> onnx.ModelProto:
-    """Products of codes that are chosen while the model runs."""
+    """Products of integers that are chosen while the model runs."""
     nodes: list[onnx.NodeProto] = []
     x = "x"
     for k in range(count // 8):

@@ -1,4 +1,4 @@
-"""Codes of every element type, operator sets newer than runtimes, sizes that are computed."""
+"""Integers of every element type, operator sets newer than runtimes, sizes that are computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = {
     "f8e4m3fn": (TensorProto.FLOAT8E4M3FN, -50, 50, 19),
     "f8e5m2": (TensorProto.FLOAT8E5M2, -50, 50, 19),
 }
-"""ONNX's number of an element type, the codes drawn, the first operator set that has them."""
+"""ONNX's number of an element type, the integers drawn, the first operator set that has them."""
 
 
 def load(proto: onnx.ModelProto, folder: Path) -> Graph:

@@ -101,8 +101,8 @@ def test_a_quantized_function_gives_pytorchs_integers(name: str) -> None:
 class _AddsTooMuch(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q = torch.quantize_per_tensor(x, 0.1, 128, torch.quint8)
-        made: Tensor = torch.dequantize(torch.ops.quantized.add(q, 100.0))
-        return made
+        shifted: Tensor = torch.ops.quantized.add(q, 100.0)
+        return torch.dequantize(shifted)
 
 
 class _Shuffles(nn.Module):

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from typing import ClassVar
 
 from qir.analysis.activations import fused_activations
 from qir.analysis.claims import claim_entries
@@ -30,7 +31,7 @@ from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups, is_float
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
-from qir.profiles import Profile, profile, resolve_profile_name
+from qir.profiles import Profile, carry_profile, is_profile_file, profile_in, read_profile
 from qir.profiles.conditions import conditions
 from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import FLOAT_STORAGE
@@ -38,7 +39,7 @@ from qir.profiles.profile import GroupEntry as GroupEntry
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import ChainMatch, Fusing
 from qir.rewrite.preparation import Preparation
-from qir.rewrite.runner.filter import allow_all, asking, may
+from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.options import option
 
 
@@ -56,10 +57,21 @@ class Group(Fusing):
     profile: str = field(default="", metadata=option(name="as", kind="profile"))
     """The profile whose groups are wrapped, by name or as a file; empty: the graph's own."""
 
+    _file: ClassVar[Profile | None] = None
+    """The profile of a file, which the graph carries from then on."""
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "profile", resolve_profile_name(self.profile))
+        if is_profile_file(self.profile):
+            loaded = read_profile(self.profile)
+            # The journal names the profile, and no place on this disk.
+            object.__setattr__(self, "profile", loaded.name)
+            object.__setattr__(self, "_file", loaded)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
+        carried = self._file is not None and carry_profile(graph, self._file)
+        return carried + self._run(graph, ledger)
+
+    def _run(self, graph: Graph, ledger: Ledger) -> int:
         rules = self.named(graph)
         # A float graph is grouped as it would be once quantized, so that a plan can name the
         # kernels.
@@ -88,8 +100,7 @@ class Group(Fusing):
     def _wrap(self, name: str, trial: Graph) -> None:
         """Groups a small graph of its own, on which a preparation step tries what happens."""
         trial.profile = self.profile or name
-        with asking(allow_all):
-            super().run(trial, Ledger())
+        super().run(trial, Ledger())
 
     def _group_floats(self, graph: Graph, rules: Profile, ledger: Ledger) -> int:
         count = 0
@@ -104,7 +115,7 @@ class Group(Fusing):
         return count
 
     def named(self, graph: Graph) -> Profile:
-        return profile(self.profile or graph.profile)
+        return profile_in(graph, self.profile or graph.profile)
 
     def known(self, graph: Graph) -> frozenset[str]:
         return frozenset(op for group in self.named(graph).groups for op in group.chain)

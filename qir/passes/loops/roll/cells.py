@@ -19,7 +19,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.ops.recurrent import GATE_COUNTS
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.interpreter import rules_of, run_node
 
 Rows = NDArray[np.generic]
 _CANDIDATE_ACTIVATIONS = ("tanh", "relu")
@@ -149,7 +149,7 @@ class CellReader:
         if len(arrays) < len(operands):
             return None
         try:
-            return run_node(node, arrays, profile_name_of(self.body, node))[source.index]
+            return run_node(node, arrays, rules_of(self.body, node))[source.index]
         except QirError:
             return None
 

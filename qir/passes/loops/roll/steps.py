@@ -11,7 +11,7 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.graph import STATED_TYPE_OPS
-from qir.passes.loops.roll.folded import Folded, zeros
+from qir.passes.loops.roll.folded_steps import Folded, zeros
 
 Row: TypeAlias = tuple[Value, ...]
 """What is at one place of every step, in the order of the steps."""

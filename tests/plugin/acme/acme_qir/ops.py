@@ -80,13 +80,13 @@ ROWS = PluginOp(
 
 
 def cut(call: CodesCall, arrays: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
-    """relu on codes: through reals in float32, halves away from zero."""
+    """relu on integers: through floats in float32, halves away from zero."""
     x, out = call.affine("x"), call.out
     assert out is not None
-    reals = (arrays["x"].astype(np.float32) - np.float32(x.zero)) * np.float32(x.scale)
-    steps = np.maximum(reals, np.float32(0)) / np.float32(out.scale)
-    codes = np.trunc(steps + np.copysign(np.float32(0.5), steps)) + np.float32(out.zero)
-    made: NDArray[np.generic] = np.clip(codes, out.low, out.high).astype(out.carrier)
+    floats = (arrays["x"].astype(np.float32) - np.float32(x.zero)) * np.float32(x.scale)
+    steps = np.maximum(floats, np.float32(0)) / np.float32(out.scale)
+    quantized = np.trunc(steps + np.copysign(np.float32(0.5), steps)) + np.float32(out.zero)
+    made: NDArray[np.generic] = np.clip(quantized, out.low, out.high).astype(out.carrier)
     return made
 
 

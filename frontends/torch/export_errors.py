@@ -14,7 +14,7 @@ import torch
 
 from qir.errors import InputError
 
-from .muting import muted_logger
+from .suppressed_logs import muted_logger
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _FOLDERS = tuple(str(Path(file).parent) for file in (torch.__file__, contextlib.__file__, __file__))

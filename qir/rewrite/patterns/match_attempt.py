@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from qir.ir import attrs as attributes
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.patterns.goals import FAILED, AssignOperands, Choice, GoalList, Goals, Reached
 from qir.rewrite.patterns.match import Bound, Match
+from qir.rewrite.patterns.match_goals import (
+    FAILED,
+    AssignOperands,
+    Choice,
+    GoalList,
+    Goals,
+    Reached,
+)
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.terms import (
     Every,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.measuring import number
+from qir.cli.comparison import number
 from qir.cli.screen import plural
 
 if TYPE_CHECKING:

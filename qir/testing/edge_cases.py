@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir import dims
 from qir.ir.dtype import F16, F32, F64, I8, U8, DType, dtype
 from qir.ir.types import Array, DeclaredBounds, Granularity, Param, QuantType, TensorType
-from qir.testing.chance import Pick
+from qir.testing.random_source import Pick
 
 DTYPES = (
     "f64 f32 f16 bf16 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f8e8m0 f6e2m3fn f6e3m2fn f4e2m1fn "

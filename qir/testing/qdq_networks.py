@@ -12,8 +12,8 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.testing.chance import Pick
-from qir.testing.codes import random_map
+from qir.testing.integer_networks import random_map
+from qir.testing.random_source import Pick
 
 
 def insert_pairs(pick: Pick, graph: Graph) -> None:

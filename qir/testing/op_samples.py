@@ -22,8 +22,8 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import OpSpec, Slot, spec
 from qir.ir.ops.spec import AttrSpec
 from qir.ir.types import Array, Element, TensorType
-from qir.testing.chance import Pick
-from qir.testing.codes import random_map
+from qir.testing.integer_networks import random_map
+from qir.testing.random_source import Pick
 
 TRIES = 40
 MAX_ELEMENTS = 4096  # elements of a result

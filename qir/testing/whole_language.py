@@ -16,10 +16,10 @@ from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import OPS, spec
 from qir.ir.types import Array, QuantType, TensorType
-from qir.testing.chance import Pick
-from qir.testing.coded import coded_constant
-from qir.testing.codes import random_map
-from qir.testing.feeding import APART, feed
+from qir.testing.integer_networks import random_map
+from qir.testing.op_samples import APART, feed
+from qir.testing.quantized_constants import coded_constant
+from qir.testing.random_source import Pick
 
 MAX_DEPTH = 2
 _N = dims.symbol("N")

@@ -13,8 +13,8 @@ from qir.ir.dtype import I8, U8, DType
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.testing.chance import Pick
-from qir.testing.reals import Reals
+from qir.testing.float_networks import Reals
+from qir.testing.random_source import Pick
 
 
 def random_map(pick: Pick, storage: DType) -> QuantType:

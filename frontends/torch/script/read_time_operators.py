@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ..attempts import DATA_DEPENDENT_CONTROL_FLOW
+from ..export_errors import DATA_DEPENDENT_CONTROL_FLOW
 from ..quantization import IS_EXPLICIT_QUANTIZE
 from . import quantized, quantized_tensors
 from .builder import is_tensor

@@ -12,7 +12,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
-from qir.testing.chance import Pick
+from qir.testing.random_source import Pick
 
 
 class Reals:

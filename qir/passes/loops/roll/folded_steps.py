@@ -13,7 +13,7 @@ from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
-from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.interpreter import rules_of, run_node
 
 Row = tuple[Value, ...]
 Data = NDArray[np.generic]
@@ -80,7 +80,7 @@ class Folded:
         try:
             # Infinities and NaNs are results like others here.
             with np.errstate(all="ignore"):
-                return tuple(run_node(node, arrays, profile_name_of(self.graph, node)))
+                return tuple(run_node(node, arrays, rules_of(self.graph, node)))
         except QirError:
             return None
 

@@ -19,6 +19,7 @@ from qir.passes.fold.fold_shapes import (
     all_integers,
     computed_sizes,
 )
+from qir.profiles import NO_PROFILE
 from qir.reference.interpreter import run_node
 
 MAX_KNOWN_ELEMENTS = 1 << 12
@@ -141,6 +142,6 @@ class KnownValues:
         self, node: Node, operands: dict[str, NDArray[np.generic]]
     ) -> list[NDArray[np.generic]] | None:
         try:
-            return list(run_node(node, operands, ""))
+            return list(run_node(node, operands, NO_PROFILE))
         except QirError:
             return None

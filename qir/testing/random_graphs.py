@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.graph import Graph
-from qir.testing.chance import Form, Pick
-from qir.testing.codes import IntegerNetwork
-from qir.testing.history import decorate
-from qir.testing.pairs import insert_pairs
-from qir.testing.reals import Reals
-from qir.testing.whole import whole_graph
+from qir.testing.decoration import decorate
+from qir.testing.float_networks import Reals
+from qir.testing.integer_networks import IntegerNetwork
+from qir.testing.qdq_networks import insert_pairs
+from qir.testing.random_source import Form, Pick
+from qir.testing.whole_language import whole_graph
 
 
 def random_graph(seed: int, form: Form = "float", *, decorated: bool = False) -> Graph:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F16, F32, I8, U8, DType, dtype
 from qir.ir.types import Array, DeclaredBounds, Granularity, Param, QuantType, TensorType, uniform
-from qir.testing.chance import Pick
+from qir.testing.random_source import Pick
 
 Shape = tuple[int, ...]
 _F8, _F4 = dtype("f8e4m3fn"), dtype("f4e2m1fn")

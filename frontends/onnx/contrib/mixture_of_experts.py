@@ -14,7 +14,7 @@ from qir.ir.types import Array, Granularity, QuantType
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from .body import BodyBuilder, add_group
+from .group_bodies import BodyBuilder, add_group
 from .names import OPERANDS
 from .packing import BlockPacking, unpack_integers, unpack_rows
 from .quantized import quantized_constant, round_to_int8_blocks

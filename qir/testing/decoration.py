@@ -9,8 +9,8 @@ from qir.ir.node import Value
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, TensorType
-from qir.testing.chance import Pick
-from qir.testing.odd import DTYPES, odd_array, odd_name, odd_number, odd_type
+from qir.testing.edge_cases import DTYPES, odd_array, odd_name, odd_number, odd_type
+from qir.testing.random_source import Pick
 
 
 def decorate(pick: Pick, graph: Graph) -> None:

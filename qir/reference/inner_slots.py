@@ -19,10 +19,9 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType
 from qir.numerics import Map, choose, dequantize, map_of, quantize
 from qir.profiles import (
-    Profile,
+    RuleSource,
     choose_query,
     dequantize_query,
-    profile,
     quantize_query,
     query_for_op,
 )
@@ -36,15 +35,15 @@ Tensor = NDArray[np.generic]
 Float64Array = NDArray[np.float64]
 
 
-def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
+def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]:
     """Returns one such op in float and integers; raises OpError for numbers of a quantized type
     that nothing gives."""
-    op_spec, rules = spec(node.op), profile(profile_name)
+    op_spec = spec(node.op)
     inner_companions = {s: a for s, a in operands.items() if s.rpartition(".")[0] in op_spec.inner}
     op_operands = {s: a for s, a in operands.items() if s not in inner_companions}
     result_types = tuple(value.type for value in node.results)
-    resolved = resolve_companions(node.op, node.operands, op_operands, result_types, profile_name)
-    by_method = None if node.inner else _by_method(node, resolved, profile_name)
+    resolved = resolve_companions(node.op, node.operands, op_operands, result_types, rules)
+    by_method = None if node.inner else _by_method(node, resolved, rules)
     if by_method is not None:
         return by_method
     floats: dict[str, Tensor] = {}
@@ -55,7 +54,7 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
     inner: dict[str, Callable[[Float64Array], Float64Array]] = {}
     for name, element in node.inner.items():
         if isinstance(element, QuantType):
-            complete_type = with_companion_parameters(element, name, inner_companions, profile_name)
+            complete_type = with_companion_parameters(element, name, inner_companions, rules)
             inner[name] = _Place(rules, name, complete_type).rounded
         else:
             inner[name] = _cast(element)
@@ -68,11 +67,11 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
     return tuple(out)
 
 
-def _by_method(node: Node, resolved: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
+def _by_method(node: Node, resolved: Resolved, rules: RuleSource) -> tuple[Tensor, ...] | None:
     """Returns all results by the method that a profile names for such integers; None where it names
     none."""
     query = query_for_op(node.op, node.attrs, resolved.types, resolved.results[0])
-    rule = profile(profile_name).resolve(query)
+    rule = rules.resolve(query)
     method = plugin_method(rule.method.name) if rule.method else None
     if method is None or method.every_result is None:
         return None
@@ -92,7 +91,7 @@ def _wide(x: Tensor) -> Float64Array:
 class _Place:
     """A quantized type under a profile, and where it is."""
 
-    manner: Profile
+    manner: RuleSource
     name: str
     quant: QuantType
 

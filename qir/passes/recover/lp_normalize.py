@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
-from qir.passes.recover.making import one_axis, one_over, replace_by_one, squared, uniform_number
+from qir.passes.recover.builders import one_axis, one_over, replace_by_one, squared, uniform_number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite

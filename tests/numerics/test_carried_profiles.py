@@ -1,0 +1,138 @@
+"""A graph carries profiles that are not installed: two graphs may mean different ones by a name."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qir import pipeline
+from qir.errors import GraphError, ProfileError
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+from qir.ledger import Ledger
+from qir.passes.forms.group import Group
+from qir.profiles import profile, profile_in, profile_names, read_profile
+from qir.rewrite import run_passes
+from qir.workflows import group_model
+
+ROOT = Path(__file__).parents[2]
+TEXT = 'name = "mine"\nextends = "native"\nquantize = {round = "even"}\n'
+TIES = np.array([0.5, 1.5, 2.5, 3.5], np.float32)
+EVEN = np.array([0, 2, 2, 4], np.uint8)
+"""What rounding halves to even makes of the ties, and away from zero:"""
+AWAY = np.array([1, 2, 3, 4], np.uint8)
+
+
+def quantizing() -> Graph:
+    return parse(
+        "graph main as native {\n  %x = input() : 4xf32\n"
+        "  %y = quantize(%x) : 4x!quant.uniform<u8:f32, 1.0>\n  output(y=%y)\n}\n"
+    )
+
+
+def by_file(folder: Path, rounding: str) -> Graph:
+    """A graph as mine, whose profile rounds so."""
+    path = folder / f"{rounding}.toml"
+    path.write_text(TEXT.replace("even", rounding))
+    return run_passes(quantizing(), [Group(str(path))], Ledger())
+
+
+def rounded(graph: Graph, **options: str) -> np.ndarray:
+    return np.asarray(pipeline.run(graph, {"x": TIES}, **options)["y"])
+
+
+def test_two_graphs_mean_different_profiles_by_one_name(tmp_path: Path) -> None:
+    even, away = by_file(tmp_path, "even"), by_file(tmp_path, "away")
+    assert even.profile == away.profile == "mine"
+    for graph, wanted in ((even, EVEN), (away, AWAY), (even, EVEN)):
+        assert np.array_equal(rounded(graph), wanted)
+        assert np.array_equal(np.asarray(pipeline.compile(graph)(x=TIES)["y"]), wanted)
+    assert "mine" not in profile_names()
+    with pytest.raises(ProfileError, match="no profile 'mine'"):
+        profile("mine")
+
+
+def test_files_hold_the_profiles_that_graphs_carry(tmp_path: Path) -> None:
+    for rounding in ("even", "away"):
+        pipeline.save(by_file(tmp_path, rounding), tmp_path / f"{rounding}.qir")
+    read = {name: pipeline.load(tmp_path / f"{name}.qir") for name in ("even", "away")}
+    for _ in range(2):
+        assert np.array_equal(rounded(read["even"]), EVEN)
+        assert np.array_equal(rounded(read["away"]), AWAY)
+    pipeline.save(read["away"], tmp_path / "again.qir")
+    assert (tmp_path / "again.qir").read_bytes() == (tmp_path / "away.qir").read_bytes()
+
+
+def test_copies_parts_and_pickles_carry_them_too(tmp_path: Path) -> None:
+    graph = by_file(tmp_path, "away")
+    for each in (
+        graph.copy(),
+        copy.deepcopy(graph),
+        pickle.loads(pickle.dumps(graph)),
+        graph.extract(["x"], ["y"]),
+        pipeline.optimize(graph, "prune"),
+    ):
+        assert np.array_equal(rounded(each), AWAY)
+    whole = Graph()
+    x = whole.add("input", types=[graph["x"].type], name="x")
+    whole.add("output", {"y": whole.merge(graph, {"x": x.result})["y"]})
+    assert np.array_equal(rounded(whole), AWAY)
+
+
+def test_one_graph_means_one_profile_by_a_name(tmp_path: Path) -> None:
+    even, away = by_file(tmp_path, "even"), by_file(tmp_path, "away")
+    with pytest.raises(ProfileError, match="carries another profile mine; give one of the two"):
+        Group(str(tmp_path / "away.toml")).run(even, Ledger())
+    with pytest.raises(GraphError, match="graph main carries another profile mine"):
+        even.carry_profile(profile_in(away, "mine"))
+    with pytest.raises(GraphError, match="carries another profile mine"):
+        even.merge(away, {"x": even["x"]})
+    assert even.carry_profile(profile_in(away, "mine"), replace=True)
+    assert np.array_equal(rounded(even), AWAY)
+
+
+def test_bodies_mean_the_profiles_of_their_holder(tmp_path: Path) -> None:
+    body, whole = by_file(tmp_path, "away"), Graph()
+    body.name = "body"
+    x = whole.add("input", types=[body["x"].type], name="x")
+    node = whole.add("fused", {"x": x.result}, types=[body["y"].type], bodies={"body": body})
+    whole.add("output", {"y": node.result})
+    assert whole.own_profiles.keys() == body.own_profiles.keys() == {"mine"}
+    assert np.array_equal(rounded(whole), AWAY)
+    assert np.array_equal(rounded(whole.copy()), AWAY)
+
+
+def test_a_run_by_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    graph = quantizing()
+    for rounding, wanted in (("even", EVEN), ("away", AWAY)):
+        path = tmp_path / "one.toml"
+        path.write_text(TEXT.replace("even", rounding))
+        assert np.array_equal(rounded(graph, profile=str(path)), wanted)
+        assert read_profile(str(path)).name == "mine"
+    assert not graph.own_profiles
+    with pytest.raises(ProfileError, match="no profile 'mine'"):
+        rounded(graph, profile="mine")
+
+
+def test_a_model_is_grouped_by_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "away.toml"
+    path.write_text(TEXT.replace("even", "away"))
+    made = group_model(quantizing(), str(path), tmp_path / "m.qir")
+    assert made.profile == "mine"
+    assert np.array_equal(rounded(pipeline.load(tmp_path / "m.qir")), AWAY)
+
+
+def test_no_state_of_a_thread_or_task_decides_results() -> None:
+    found = []
+    for folder in ("qir", "frontends", "backends"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [getattr(node, "id", ""), getattr(node, "attr", "")]
+                if "ContextVar" in names or isinstance(node, ast.Global):
+                    found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+    assert not found, f"arguments, or what a graph carries, say it instead: {found}"
