@@ -216,7 +216,7 @@ def _gather_nd(w: GraphNodes, n: Node) -> str:
 
 
 def _with_batch_indices(w: GraphNodes, n: Node) -> str:
-    """Returns the indices of a gather_nd with those of its batch axes, which count up, in front."""
+    """Returns the indices of a gather_nd after those of its batch axes, which count up."""
     index_value, batch = n.operands["indices"], int_attr(n, "batch")
     indices, kind = w.tensor(index_value), type_attr(index_value)
     if not batch:
