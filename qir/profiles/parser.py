@@ -7,7 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -30,7 +30,7 @@ from qir.numerics.fields import (
     fixed_zero_fault,
     said,
 )
-from qir.numerics.range_rules import range_rule
+from qir.numerics.range_rules import stated_fields
 from qir.profiles import old_heads
 from qir.profiles.claim_sources import (
     computed_differently,
@@ -402,9 +402,7 @@ class _Reader:
             self.known(value, kinds, f"field of {block}:", at=block)
             stated = {n: self.value(n, kinds[n], item, block) for n, item in value.items()}
             if block == "choose" and (by := stated.get("by", "fields")) != "fields":
-                stated = _fields_of_range_rule(str(by)) | {
-                    n: v for n, v in stated.items() if n != "by"
-                }
+                stated = stated_fields(str(by)) | {n: v for n, v in stated.items() if n != "by"}
             out |= {(block, name): item for name, item in stated.items()}
         if top:
             self.place = _Place()
@@ -577,14 +575,6 @@ class _Reader:
         if key != "chain" and (duplicate := repeated(words)):
             raise self.error(key, f"{key} names {duplicate!r} twice", duplicate)
         return words
-
-
-def _fields_of_range_rule(name: str) -> dict[str, Field]:
-    """Returns what a range rule says of `choose`: all fields, or the name of its function alone."""
-    rule = range_rule(name)
-    if rule.choose is None:
-        return {"by": name}
-    return {f.name: getattr(rule.choose, f.name) for f in fields(rule.choose)}
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
