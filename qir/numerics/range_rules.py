@@ -7,8 +7,8 @@ the entry point `qir.ranges`: those of one runtime are in its backend's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,14 @@ def choose_fields(name: str) -> Choose:
     """Returns the `choose` block that computes what a range rule does; ProfileError as
     `range_rule`."""
     return range_rule(name).choose or Choose(by=name)
+
+
+def stated_fields(name: str) -> dict[str, Any]:
+    """Returns what `choose.by` states: all fields of a range rule, or the name of its function."""
+    found = range_rule(name).choose
+    return (
+        {"by": name} if found is None else {f.name: getattr(found, f.name) for f in fields(found)}
+    )
 
 
 def printed_rules() -> Mapping[str, NamedRangeRule]:

@@ -30,6 +30,7 @@ from qir.numerics.fields import (
     fixed_zero_fault,
     said,
 )
+from qir.numerics.range_rules import stated_fields
 from qir.profiles import old_heads
 from qir.profiles.claim_sources import (
     computed_differently,
@@ -53,7 +54,6 @@ from qir.profiles.profile import (
     When,
     clashes,
     example_query,
-    fields_of_range_rule,
 )
 from qir.profiles.toml_positions import Path as Path_
 from qir.profiles.toml_positions import misplaced_header, value_positions
@@ -402,9 +402,7 @@ class _Reader:
             self.known(value, kinds, f"field of {block}:", at=block)
             stated = {n: self.value(n, kinds[n], item, block) for n, item in value.items()}
             if block == "choose" and (by := stated.get("by", "fields")) != "fields":
-                stated = fields_of_range_rule(str(by)) | {
-                    n: v for n, v in stated.items() if n != "by"
-                }
+                stated = stated_fields(str(by)) | {n: v for n, v in stated.items() if n != "by"}
             out |= {(block, name): item for name, item in stated.items()}
         if top:
             self.place = _Place()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from qir.ir.attrs import Attr, same
@@ -13,7 +13,6 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
-from qir.numerics.range_rules import range_rule
 from qir.profiles.evidence import weaker_claim
 from qir.profiles.kernel_forms import forms_of
 from qir.profiles.preparation import DEFAULT_STEPS
@@ -447,11 +446,3 @@ def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
     if a.method != b.method:
         out["method"] = (a.method, b.method)
     return out
-
-
-def fields_of_range_rule(name: str) -> dict[str, Field]:
-    """Returns what a range rule says of `choose`: all fields, or the name of its function alone."""
-    rule = range_rule(name)
-    if rule.choose is None:
-        return {"by": name}
-    return {field.name: getattr(rule.choose, field.name) for field in fields(rule.choose)}
