@@ -105,6 +105,11 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
                 "BodySignature() Call spec",
             ),
             Place("qir.profiles", "PluginMethod() PreparationStep()"),
+            Place("qir.numerics.range_rules", "NamedRangeRule() RangeRequest()"),
+            Place(
+                "qir.numerics.stages",
+                "BoundsStage()",
+            ),
         ),
     ),
     "Authors of frontends": (

@@ -45,6 +45,8 @@ FENCED = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 PAGE_WORD = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
 """A word of a page that looks like a name of Python, or a call."""
 ALLOWED_ON_PAGES = {
+    "FIELD": "a placeholder in the names of stage functions",
+    "WORD": "a placeholder in the names of stage functions",
     "TORCH": "a variable of the Makefile",
     "CHANGELOG": "a file",
     "md": "the suffix of a file",

@@ -62,12 +62,7 @@ EXCEPTIONS = (
     Allowed("qir/workflows/engines", r"onnxruntime:(?:plain)?", "an engine in a message"),
     Allowed("qir/workflows/running", "onnxruntime", "an engine in a message"),
     Allowed(
-        "qir/(?:cli/(?:bench|run)|workflows/engines)",
-        r"onnxruntime:(?:plain)?",
-        "an engine in help",
-    ),
-    Allowed(
-        "qir/(?:cli/(?:bench|bisect|eval|pass_options|probe|run|targets|verb|verify)|workflows/running)",
+        "qir/cli/(bench|bisect|eval|pass_options|probe|run|targets|verb|verify)",
         r"onnxruntime(?:\.all)?",
         "the default target in help and examples",
     ),

@@ -105,10 +105,6 @@ Claim = Annotated[
 class Choose:
     """How a range becomes a scale and a zero point."""
 
-    by: Annotated[str, RangeRuleName()] = "fields"
-    """`fields`: as the other fields say. The name of a range rule that is made of fields stands for
-    these, and fields next to it change them; one that is a function computes scale and zero point
-    alone, and `store` rounds the scale."""
     range: Literal["widen_to_zero", "as_is"] = "widen_to_zero"
     """Whether a range that leaves zero out is stretched to it."""
     reach: Literal["absmax", "max", "span", "sides"] = "absmax"
@@ -147,6 +143,10 @@ class Choose:
     cut."""
     decimals: Decimals = "exact"
     """How many digits after the point a range is written with before it is used."""
+    by: Annotated[str, RangeRuleName()] = "fields"
+    """`fields`: as the other fields say. The name of a range rule that is made of fields stands for
+    these, and fields next to it change them; one that is a function computes scale and zero point
+    alone, and `store` rounds the scale."""
 
 
 @dataclass(frozen=True, slots=True)
