@@ -119,9 +119,9 @@ class _Place:
         )
         return map_of(quant, scale=scale, zero=zero)
 
-    def reals(self, codes: Tensor) -> Tensor:
+    def reals(self, integers: Tensor) -> Tensor:
         """Returns what quantized values mean."""
-        return dequantize(codes, self._map(), self.manner.resolve(dequantize_query(self.quant)))
+        return dequantize(integers, self._map(), self.manner.resolve(dequantize_query(self.quant)))
 
     def codes(self, x: Tensor) -> Tensor:
         """Returns the quantized values of floats."""

@@ -127,8 +127,8 @@ def _table(
     return quantize(function(dequantize(quantized, of, rule).astype(float32)), out, rule)
 
 
-def _lookup(table: Integers, codes: Integers, of: Affine) -> Integers:
-    return table[codes.astype(np.int64) - of.storage.bounds[0]]
+def _lookup(table: Integers, integers: Integers, of: Affine) -> Integers:
+    return table[integers.astype(np.int64) - of.storage.bounds[0]]
 
 
 def logistic(x: Float32Array) -> Float32Array:
@@ -159,7 +159,7 @@ def recode(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
         return x
     if x_map.axis is not None or out.axis is not None:
         return quantize(dequantize(x, x_map, rule), out, rule)
-    return _lookup(_table(x_map, out, rule, lambda reals: reals), x, x_map)
+    return _lookup(_table(x_map, out, rule, lambda floats: floats), x, x_map)
 
 
 def recode_all(

@@ -109,11 +109,11 @@ def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
 
 
 def evaluate(
-    op: str, reals: Mapping[str, Integers], attrs: Mapping[str, Attr], *, vectors: bool
+    op: str, floats: Mapping[str, Integers], attrs: Mapping[str, Attr], *, vectors: bool
 ) -> Float32Array:
     """Returns what an op makes of floats, as vectors or as single elements do."""
     with np.errstate(all="ignore"):
-        x = reals["x"].astype(float32) if "x" in reals else np.zeros((), float32)
+        x = floats["x"].astype(float32) if "x" in floats else np.zeros((), float32)
         if op == "hard_sigmoid":
             check_fixed_slope(attrs)
             return hard_sigmoid(x)
@@ -128,4 +128,4 @@ def evaluate(
             return _exponential_unit(x, float32(alpha), float32(1 / alpha))
         if op == "gelu" and vectors and attrs["approximate"] == "none":
             return _gelu(x)
-        return compute(op, reals, attrs).astype(float32)
+        return compute(op, floats, attrs).astype(float32)

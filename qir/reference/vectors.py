@@ -54,14 +54,14 @@ def dequantize_in_kernel(quantized: Integers, mapping: Affine, *, vectors: bool)
 
 
 def quantize_in_kernel(
-    reals: Float32Array, out: Affine, *, vectors: bool, after: bool = False
+    floats: Float32Array, out: Affine, *, vectors: bool, after: bool = False
 ) -> NDArray[np.int64]:
     """Quantizes as the vector loop or the scalar loop does, before the result is saturated.
 
     `after`: the scalar loop adds the zero point after rounding, in 64 bits.
     """
     with np.errstate(all="ignore"):
-        steps = reals * (float32(1) / float32(out.scale))
+        steps = floats * (float32(1) / float32(out.scale))
         if not vectors and after:
             rounded = np.rint(np.clip(steps, -_BEYOND_ALL_STEPS, _BEYOND_ALL_STEPS)).astype(
                 np.int64
