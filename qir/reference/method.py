@@ -109,4 +109,5 @@ def require_same_parameters(name: str, x: Affine, out: Affine) -> None:
 
 def variadic_slots(arrays: Mapping[str, object]) -> list[str]:
     """Returns the slots `xs.0`, `xs.1` ... in order."""
+    # By number, since as texts `xs.10` would come before `xs.2`.
     return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))
