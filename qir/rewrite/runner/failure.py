@@ -38,7 +38,7 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
     message = str(error) if is_described else f"{type(error).__name__}: {error}".rstrip(": ")
     names_pass = message.startswith(f"pass {name}")
     if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
-        # An error that is meant for the user keeps its type, by which callers tell what is at fault.
+        # An error that is meant for the user keeps its type: callers tell by it what is at fault.
         if numbering.last is None or names_pass:
             return error, at
         return type(error)(f"pass {name}: {numbering.last}: {message}"), at
