@@ -85,6 +85,7 @@ def collect(
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
+    # The digest identifies the batches, so that a resumed run skips those that it has.
     data = source.digest()
     every = CHECKPOINT_SECONDS if every is None else every
     statistics = resume if resume is not None else Statistics(program.digest)
@@ -93,6 +94,7 @@ def collect(
         statistics.require_only(data, source.batches)
         statistics.require_among(watch)
     except DataError:
+        # With `fitting` old statistics are a cache: what does not fit is collected anew.
         if not fitting:
             raise
         statistics = Statistics(program.digest)
@@ -110,6 +112,7 @@ def collect(
                 if progress is not None:
                     progress(count, source.batches)
     except (KeyboardInterrupt, Stopped):
+        # An interrupted run is saved too, unless it has nothing that a later run could resume.
         if checkpoint is not None and statistics.batches:
             statistics.save(checkpoint, unfinished=True)
         raise
@@ -171,6 +174,7 @@ class _Run:
             yield len(self._statistics.batches)
 
     def _one(self, number: int, inputs: Mapping[str, Array]) -> None:
+        # Infinite inputs are refused before the run, where the error can still name the input.
         where = f"batch {number} of {self._source.name}"
         for name, array in inputs.items():
             refuse_infinite(np.asarray(array), f"{where}: input {name!r}")

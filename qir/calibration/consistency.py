@@ -82,6 +82,7 @@ def require_between(
     """Raises ValueError unless a sum in units of 2**-bits is one of so many values in each
     interval."""
     least, most = float(counts @ low), float(counts @ high)
+    # The bounds are float64 sums themselves, whose rounding must not refuse a correct file.
     slack = ROUNDING * float(counts @ np.maximum(np.abs(low), np.abs(high)))
     # A sum of squares has up to 298 bits after the point, more than a float64 holds.
     if not Fraction(least - slack) <= Fraction(total, 1 << bits) <= Fraction(most + slack):
@@ -111,6 +112,7 @@ def require_channels(summary: Summary) -> None:
 def require_channel_sums(summary: Summary) -> None:
     """Raises ValueError unless the sum of each channel is where its extremes put it."""
     sums = summary.channel_totals or ()
+    # All channels of a tensor have as many values, so their number divides the count.
     each = Fraction(summary.count, max(1, len(sums)))
     if sums and each.denominator != 1:
         raise ValueError(f"{summary.count} values in {len(sums)} channels")

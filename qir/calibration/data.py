@@ -431,6 +431,7 @@ def rows_of_dtype(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
         rows.dtype.itemsize,
     ):
         rows = TypedRows(rows, spec.dtype)
+    # NumPy would convert pixels silently, and the calibrated ranges would be 0..255.
     if rows.dtype == np.uint8 and spec.dtype.kind in "fV":
         problem = (
             f"{where} is {spec.dtype}, the data are uint8, which are pixels before preprocessing"
@@ -516,6 +517,7 @@ def refuse_infinite(array: Array, where: str) -> None:
     if array.dtype.kind not in "fV" or np.isfinite(array).all():
         return
     bad = np.isinf(array)
+    # Attention masks are such inputs.
     if ((array == 0) | (array == -np.inf)).all():
         return
     first = [int(i) for i in np.argwhere(bad)[0]]
@@ -563,5 +565,6 @@ def first_batch(
 
     None where they fill no batch; DataError as `DataSource` has it.
     """
+    # A model of a fixed batch size takes no fewer samples than that.
     few = fixed_batch(inputs) or min(limit or most, most)
     return next(iter(open_data(data, inputs, batch=batch, limit=few, preprocess=preprocess)), None)

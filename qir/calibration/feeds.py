@@ -127,6 +127,7 @@ class ItemFeeds:
     def __init__(self, items: Iterable[Item], inputs: Mapping[str, InputSpec], name: str) -> None:
         self.name = name
         self._inputs = inputs
+        # Hashing would use an iterator up, so it is identified by its name.
         self.identity = None if isinstance(items, Sequence) else f"stream {name}"
         self.count = len(items) if isinstance(items, Sequence) else None
         self._items = items

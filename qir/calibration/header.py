@@ -60,6 +60,7 @@ def parse(text: str) -> StatisticsHeader:
         raise ValueError(f"format version {shown(version)}, this QIR reads up to {VERSION}")
     require_fields(head, StatisticsHeader.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
     require(is_digest(head["model"]), "model", head["model"])
+    # The field is written only where it is true, so equal statistics have equal bytes.
     require(head.get("unfinished", True) is True, "unfinished", head.get("unfinished"))
     require(isinstance(head["batches"], dict), "batches", head["batches"])
     require(isinstance(head["tensors"], list), "tensors", head["tensors"])
@@ -169,6 +170,8 @@ def batches_of(spans: Mapping[str, object]) -> tuple[BatchId, ...]:
     for data, listed in spans.items():
         require(is_digest(data), "the digest of data", data)
         require(isinstance(listed, list) and bool(listed), "the list of batches", listed)
+        # Ends are exclusive, and touching intervals would be one: a start equal to the last end is
+        # refused.
         end = -1
         for span in cast("list[object]", listed):
             start, stop = bounds(span)

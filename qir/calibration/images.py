@@ -37,6 +37,7 @@ def holds_images(path: Path) -> bool:
     """Returns whether this is an image, or a folder of images rather than of arrays."""
     if path.is_file():
         return path.suffix.lower() in SUFFIXES
+    # Arrays win where a folder holds both.
     if not path.is_dir() or any(f.suffix in (".npy", ".npz") for f in path.iterdir()):
         return False
     return any(file.suffix.lower() in SUFFIXES for file in path.rglob("*"))
@@ -93,6 +94,7 @@ def read_image(file: Path, preprocess: Preprocess) -> Array:
         # Pillow has the width first, preprocess files have the height first.
         width, height = image.size
         sides = preprocess.resized(height, width)
+        # Pillow would fill the missing border with black.
         if preprocess.crop is not None and any(
             c > s for c, s in zip(preprocess.crop, sides, strict=True)
         ):
@@ -141,6 +143,7 @@ def _require_shape(file: Path, array: Array, spec: InputSpec, preprocess: Prepro
         w in (None, m) for w, m in zip(wanted, shape_read, strict=True)
     ):
         return
+    # Channels at the other end are the usual mistake, so the message names that key.
     other_layout = (
         (shape_read[1], shape_read[2], shape_read[0])
         if preprocess.layout == "NCHW"

@@ -80,6 +80,7 @@ def _lines(file: Path, samples: Sequence[str] | None) -> Array:
     if column_counts == {2} and samples is not None:
         rows = _ordered(file, rows, samples)
     numbers = [fields[-1].strip() for fields in rows]
+    # Class labels stay integers; a single fraction makes all of them floats.
     are_integers = all(number.lstrip("+-").isdecimal() for number in numbers)
     return np.array([int(n) if are_integers else float(n) for n in numbers])
 

@@ -219,6 +219,7 @@ def _cost(seen: Seen, ends: Range) -> float:
     """Returns what a range costs, by the histogram and the readers' weights."""
     values, counts = bin_midpoints(seen.summary)
     low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
+    # A symmetric type reaches as far on both sides, whatever the range is.
     if seen.symmetric:
         low, high = -max(-low, high), max(-low, high)
     # The histogram's values are rounded as the quantizer would, to multiples of the scale.
@@ -235,6 +236,7 @@ def _cost(seen: Seen, ends: Range) -> float:
     # How far each channel reaches beyond the range: clipping costs most where these are read with
     # large weights.
     beyond = np.square(np.maximum(most_seen - high, 0)) + np.square(np.maximum(low - least_seen, 0))
+    # Rounding errors are in all channels alike, so they are weighted by the mean.
     mean_energy = float(energy.mean())
     clipped_energy = float((beyond * energy).sum() / beyond.sum()) if beyond.any() else mean_energy
     return rounded * mean_energy + clipped * clipped_energy
@@ -302,6 +304,7 @@ class RangeRule:
             low, high = map(_float32, observer(self.name).range(seen))
         except QirError:
             raise
+        # Observers are plugins: whatever they raise becomes one clear error.
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             raise PluginError(f"observer {self.name!r} breaks: {message}") from error

@@ -80,6 +80,8 @@ class Preprocess:
             pixels = pixels[..., ::-1]
         result: NDArray[np.generic] = pixels
         if self.changes_values:
+            # Division, mean, std: the order of torchvision's ToTensor and Normalize, each in
+            # float32.
             floats = pixels.astype(np.float32)
             floats /= np.float32(self.divide)
             floats -= np.asarray(self.mean, np.float32)

@@ -72,6 +72,8 @@ class Trace:
     def log(self, batches: tuple[BatchId, ...]) -> Log:
         """Returns the log in the order of the data; `batches` are all batches in the order of
         arrival."""
+        # Threads include batches in any order; rules such as moving averages read them in that of
+        # the data.
         order = sorted(range(len(self.batch)), key=lambda i: batches[self.batch[i]])
         return Log(
             tuple(batches[self.batch[i]] for i in order),

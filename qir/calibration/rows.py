@@ -59,6 +59,7 @@ class FileRows:
         """Where the numbers begin in the file."""
 
     def read(self, start: int, stop: int) -> Array:
+        # A last batch may ask for more rows than there are.
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         size = math.prod(self.shape[1:])
         wanted = max(0, stop - start) * size
@@ -104,6 +105,7 @@ class StreamedRows:
             self.shape, fortran, self.dtype = read_header(stream)
             content = archive.getinfo(member).file_size - stream.tell()
         require_size(self.shape, self.dtype, content, self.name)
+        # Rows of Fortran order are not contiguous in the stream.
         self._loaded = load_member(path, member) if fortran or not self.shape else None
 
     @property

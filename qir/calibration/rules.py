@@ -61,6 +61,7 @@ def margin(summary: Summary, share: float) -> Range:
     if share < 0:
         raise UsageError(f"margin {share:g}: give a share that is not negative")
     low, high = map(float, summary.extremes)
+    # In float64 the sum cannot overflow; as float32 an end stops at the largest finite number.
     reach, most = share * (high - low), float(np.finfo(np.float32).max)
     ends = (max(low - reach, -most) if low else low, min(high + reach, most) if high else high)
     return Range(*(np.asarray(end, np.float32) for end in ends))
@@ -302,8 +303,11 @@ def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:
     levels."""
     inner = line[start:stop]
     reference = inner.copy()
+    # Clipped values are counted in the outermost bins, where they end up when quantized.
     reference[0] += line[:start].sum()
     reference[-1] += line[stop:].sum()
+    # Bins are merged to as many groups as there are levels; each group spreads its mass over used
+    # bins.
     level = np.arange(inner.size) * levels // inner.size
     used = reference > 0
     mass = np.bincount(level, weights=inner, minlength=levels)

@@ -36,6 +36,7 @@ class GraphProgram:
     def __init__(self, graph: Graph, observed: Observed | None = None) -> None:
         self.graph = graph
         self._observed = observed(graph, self._watched()) if observed is not None else None
+        # By content: weights count by their elements and not by their names.
         text = print_graph(graph, by_content=True).encode()
         self.digest = hashlib.blake2b(text, digest_size=16).hexdigest()
 
@@ -75,6 +76,8 @@ class GraphProgram:
 
         By the kernels that were given, or by the reference where these do not take the inputs.
         """
+        # The kernels of the cpu target are faster; they return False for inputs that they do not
+        # take.
         if self._observed is not None:
             tensors = self._watched()
             if self._observed(inputs, lambda name, data: observe(tensors[name], data)):

@@ -35,9 +35,11 @@ def with_scaled(statistics: Statistics, tensors: Mapping[str, Scaled]) -> Statis
     for name, each in tensors.items():
         by_channel = statistics.get(Key(each.tensor, each.axis))
         per_tensor = statistics.get(Key(each.tensor))
+        # With NaN or infinities the scaled extremes and sums would not be those of the values.
         if per_tensor is None or not per_tensor.finite or per_tensor.finite != per_tensor.count:
             continue
         if by_channel is None:
+            # The least divisor gives the widest range, so no value can be beyond it.
             ratio = float(1 / each.scale.min())
             low, high = (np.float32(end * ratio) for end in (per_tensor.low, per_tensor.high))
             found[Key(name)] = _stretched(per_tensor, low, high), Key(each.tensor)
@@ -85,6 +87,7 @@ def _stretched(per_tensor: Summary, low: np.float32, high: np.float32) -> Summar
     moved = np.where(middles < 0, middles * down, middles * up)
     moved = np.clip(moved, low, high)
     tally = Tally()
+    # The new bins are those that a tally of the new extremes chooses itself.
     tally.add(np.array([low, high], np.float32))
     bins = np.zeros(tally.bins().size, np.uint64)
     at = np.floor(np.ldexp(moved, -tally.exponent)).astype(np.int64) - tally.first

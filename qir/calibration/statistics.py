@@ -136,6 +136,8 @@ class Statistics(Mapping[Key, Summary]):
             self._done.update((batch, before + n) for batch, n in other._done.items())
             self._add(other._summaries)
             for key, trace in other._traces.items():
+                # Batches of the other run follow in the order of arrival, so their numbers are
+                # shifted.
                 mine = self._traces[key]
                 mine.batch.extend(before + arrival for arrival in trace.batch)
                 mine.low.extend(trace.low)
@@ -174,6 +176,7 @@ class Statistics(Mapping[Key, Summary]):
     def require_only(self, data: str, count: int | None = None) -> None:
         """Raises DataError when batches of other data are included than these, which have so
         many."""
+        # Statistics of several data sets may be merged, but a run can be resumed only on its own.
         for batch in self.batches:
             if batch.data != data:
                 raise DataError(

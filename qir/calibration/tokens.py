@@ -35,6 +35,8 @@ class LinePieces:
             raise DataError(
                 f"{path}: the model takes {names}: give JSON Lines, an object with these in each"
             )
+        # The file is read once to count samples, and again for each run, so that it need not fit
+        # the memory.
         self._samples = sum(1 for _ in self._lines())
 
     def samples(self) -> int:
@@ -78,6 +80,7 @@ def _json_arrays(line: str, where: str) -> dict[str, ArrayRows]:
 def _csv_arrays(line: str, where: str) -> dict[str, ArrayRows]:
     cells = [cell.strip() for cell in next(csv.reader([line]))]
     try:
+        # Token ids must stay integers; a cell with a fraction makes the line one of floats.
         given = [int(cell) for cell in cells]
     except ValueError:
         try:

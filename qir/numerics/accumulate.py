@@ -18,7 +18,8 @@ Sums = NDArray[np.integer]
 WRAPPING_INT32 = Acc()
 """Sums of 32 bits that wrap."""
 
-# Sums of so many products of two 16-bit differences are exact in float64.
+# 2^19 products of two differences of 16-bit values (each below 2^16) stay below 2^51, so that
+# float64, and with it BLAS, sums them exactly in any order.
 _MAX_TERMS = 1 << 19
 
 
@@ -54,20 +55,22 @@ def add_bias(acc: Integers, bias: Integers, how: Acc) -> Integers:
     if how.type == "i64":
         return total
     if how.overflow == "saturate":
+        # The bias is added to the sum that was saturated already, so that it may bring it back from
+        # the end.
         total = np.clip(total, -(2**31), 2**31 - 1)
     return total.astype(np.int32)
 
 
 def subtract_zero(
-    codes: Integers, zero: int | NDArray[np.integer], axis: int | None = None
+    integers: Integers, zero: int | NDArray[np.integer], axis: int | None = None
 ) -> NDArray[np.float64]:
     """q - zero as whole numbers in float64, zero points lying along an axis if they are many."""
     zeros = np.asarray(zero, np.int64)
     if zeros.ndim and axis is not None:
-        shape = [1] * codes.ndim
+        shape = [1] * integers.ndim
         shape[axis] = -1
         zeros = zeros.reshape(shape)
-    return (codes.astype(np.int64) - zeros).astype(np.float64)
+    return (integers.astype(np.int64) - zeros).astype(np.float64)
 
 
 def matmul(
@@ -91,8 +94,11 @@ def matmul(
     left = subtract_zero(a, a_zero)
     right = subtract_zero(b, b_zero, -1)
     total = np.matmul(left, right)
+    # Saturation is a correction of the exact sum, because few pairs reach it and BLAS does the
+    # rest.
     if _saturates_pairs(how) and (byte_operands := _as_u8_and_i8(*(raw or (a, b)))):
         rows, columns = byte_operands
+        # A vector takes part as a matrix of one row or column, as in NumPy's matmul.
         rows = rows[None] if rows.ndim == 1 else rows
         columns = columns[:, None] if columns.ndim == 1 else columns
         total = total + _pair_saturation_loss(rows, columns).reshape(np.shape(total))
@@ -105,6 +111,8 @@ def _as_u8_and_i8(
     """8-bit data as unsigned bytes, and i8 weights; None where no pairs of 16 bits are summed."""
     if data.dtype.itemsize > 1 or weight.dtype != np.int8 or data.dtype.kind not in "iu":
         return None
+    # vpmaddubsw multiplies unsigned by signed bytes: kernels move signed data up by 128 and take
+    # that off after the sum.
     shift = 128 if data.dtype.kind == "i" else 0
     return data.astype(np.int64) + shift, weight.astype(np.int64)
 
@@ -112,6 +120,7 @@ def _as_u8_and_i8(
 def _pair_saturation_loss(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.float64]:
     """Returns what sums of a @ b lose where terms 2i and 2i + 1 are added in 16 bits that
     saturate."""
+    # An odd last term has no partner and cannot saturate: 255 * 128 is below 2^15.
     lost = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
     if not a.size or not b.size:
         return lost
@@ -161,8 +170,8 @@ def conv2d(
     # The padding's own contribution is (border - zero) * w: 0 where it is the zero point.
     border = 0 if how.pad == "zero_code" else int(np.asarray(x_zero))
     padded = subtract_zero(np.pad(nchw, sides, constant_values=border), x_zero)
-    # Halved weights, doubled again after the sum: what a kernel loses that keeps pairs from
-    # saturating.
+    # oneDNN halves the weights of signed convolutions without VNNI, so that no pair saturates, and
+    # doubles the sum: the lowest bit of each weight is lost, and halves go to even.
     is_halved = how.pairs == "halve_signed" and x.dtype == np.int8 and w.dtype == np.int8
     weights = (
         2 * np.rint(subtract_zero(w, w_zero, 0) / 2) if is_halved else subtract_zero(w, w_zero, 0)
@@ -177,6 +186,8 @@ def conv2d(
     by_group = weights.reshape(groups, w.shape[0] // groups, w.shape[1], *w.shape[2:])
     has_pairs = _saturates_pairs(how) and not is_halved
     lowest_code = -128 if x.dtype.kind == "i" else 0
+    # A kernel that leaves padded taps out adds nothing for them; in unsigned bytes nothing is 0,
+    # which is the lowest integer of the data's type.
     outside_value = lowest_code if how.pad == "left_out" else border
     raw = (
         _as_u8_and_i8(np.pad(nchw, sides, constant_values=outside_value), w) if has_pairs else None
@@ -193,6 +204,7 @@ def conv2d(
             sums += by_group[None, :, :, 0, i, j, None] * tap
         else:
             sums += np.matmul(by_group[..., i, j], tap)
+        # Where no pair is of two taps, each tap has its own pairs and its correction is added here.
         if raw is not None and not _pairs_cross_taps(how, w.shape[1]):
             bytes_seen = raw[0].reshape(by_group_x.shape)[..., rows, columns].reshape(tap.shape)
             sums += _pair_saturation_loss(raw[1].reshape(by_group.shape)[..., i, j], bytes_seen)
@@ -254,6 +266,7 @@ def _tap_saturation_loss(
 
     Weights are [groups, out, in, height, width], data [images, groups, in, height, width].
     """
+    # Depthwise kernels of FBGEMM read a row of weights in memory order, two by two.
     taps = list(np.ndindex(*w.shape[2:]))
     lost = np.zeros((len(x), w.shape[0], w.shape[1], *sizes))
 
@@ -267,6 +280,7 @@ def _tap_saturation_loss(
 
     highest = int(x.max(initial=0))
     for first, second in zip(taps[::2], taps[1::2], strict=False):
+        # A cheap bound first: with most weights no window of this pair can reach 2^15.
         reach = sum(np.abs(w[:, :, c, i, j]) for c, i, j in (first, second))
         if int(np.max(reach, initial=0)) * highest <= 32767:
             continue

@@ -119,6 +119,7 @@ def affine(
     scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
     if scales.dtype.kind != "f":
         raise OpError(f"scales are floats, not {scales.dtype}")
+    # Zero points of u64 may exceed int64; all others are int64, in which differences are exact.
     zeros = integer_zeros(np.asarray(zero))
     if (axis is None) != (scales.ndim == 0):
         raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")
@@ -173,7 +174,7 @@ def declared_range_of(kind: QuantType) -> DeclaredRange | None:
     )
 
 
-def as_float32_or_64(reals: NDArray[np.generic]) -> NDArray[np.floating]:
+def as_float32_or_64(floats: NDArray[np.generic]) -> NDArray[np.floating]:
     """Float values of any float type as float64 if they are that, else as float32, which
     is exact."""
-    return reals.astype(np.float64 if reals.dtype == np.float64 else np.float32, copy=False)
+    return floats.astype(np.float64 if floats.dtype == np.float64 else np.float32, copy=False)

@@ -149,7 +149,7 @@ def _fits_loops(
     return not zero.any() and bool(clip_type.type(low) <= low and clip_type.type(high) >= high)
 
 
-def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats | None:
+def dequantize(integers: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats | None:
     """Float values of integers: whole ones up to 32 bits, and all that are eight bits or fewer."""
     d = rule.dequantize
     float_type = F64 if d.compute == "f64" else F32
@@ -157,9 +157,10 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats | N
         return None
     if d.by == "q*s+plus" and of.zero.any():
         return None
-    table = _byte_table(codes, of, float_type)
+    # A table is read by unsigned bytes, so it serves float storage of 8 bits too.
+    table = _byte_table(integers, of, float_type)
     has_float_zero = of.zero.dtype.kind == "f"
-    if codes.size < MIN_COMPILED_SIZE or codes.dtype != of.carrier or of.carrier.itemsize > 4:
+    if integers.size < MIN_COMPILED_SIZE or integers.dtype != of.carrier or of.carrier.itemsize > 4:
         return None
     if table is None and (
         not of.storage.is_integer or (isinstance(of, Map) and of.table is not None)
@@ -167,18 +168,18 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats | N
         return None
     if of.carrier.itemsize == 4 and of.zero.any() and not (has_float_zero or d.by == "q*s-z*s"):
         return None  # the difference has more than 32 bits
-    rows = layout(codes.shape, of)
+    rows = layout(integers.shape, of)
     plus = of.plus if isinstance(of, Map) else None
-    y = np.empty(codes.shape, float_type)
+    y = np.empty(integers.shape, float_type)
     separate_products = d.by == "q*s-z*s"
     with np.errstate(all="ignore"):
         scale = of.scale.astype(float_type)
         _codes.decode(
-            _as_bytes(np.ascontiguousarray(codes)),
+            _as_bytes(np.ascontiguousarray(integers)),
             _as_bytes(y),
             rows.rows,
             wide=float_type == F64,
-            carrier="u1" if table is not None else f"{codes.dtype.kind}{codes.itemsize}",
+            carrier="u1" if table is not None else f"{integers.dtype.kind}{integers.itemsize}",
             scale=_as_bytes(rows.listed(scale)),
             zero=None
             if separate_products or not of.zero.any()
@@ -219,6 +220,7 @@ def requantize(
     r = rule.requant
     if r.multiplier not in ("f32", "f64", "q31") or next(clashes(rule), None):
         return None
+    # The fixed-point loop adds the zero point last and rounds halves up, or twice as gemmlowp does.
     if r.multiplier == "q31" and (r.zero == "before" or r.round in ("even", "away", "double_up")):
         return None
     if r.clip == "codes_32":
@@ -282,14 +284,14 @@ def _requantize_fixed_point(
     return quantized
 
 
-def lookup(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
+def lookup(integers: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns the table's entry for each quantized value of one byte or two, taken as unsigned."""
-    out = np.empty(codes.shape, table.dtype)
+    out = np.empty(integers.shape, table.dtype)
     _codes.lookup(
-        _as_bytes(np.ascontiguousarray(codes)),
+        _as_bytes(np.ascontiguousarray(integers)),
         _as_bytes(table),
         _as_bytes(out),
-        itemsize=codes.itemsize,
+        itemsize=integers.itemsize,
         entry=table.itemsize,
     )
     return out

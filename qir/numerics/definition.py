@@ -73,16 +73,16 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
         )
         zero_after = np.zeros((), np.int64)
         nan = nan & (q.nan != "far")
-    codes = saturate(np.where(nan, 0, integral), low, high, to.carrier, zero_after)
+    integers = saturate(np.where(nan, 0, integral), low, high, to.carrier, zero_after)
     if q.far in _OVERFLOW_THRESHOLDS:
-        codes = np.where(
+        integers = np.where(
             integral + zero_after.astype(F64) >= _OVERFLOW_THRESHOLDS[q.far],
             to.carrier.type(low),
-            codes,
+            integers,
         )
     if not nan.any():
-        return codes
-    return np.where(nan, nan_results(zero, low, high, to.carrier, rule), codes)
+        return integers
+    return np.where(nan, nan_results(zero, low, high, to.carrier, rule), integers)
 
 
 def _wrap_to_int32(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -96,10 +96,8 @@ def _clip_below_2_31(whole: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(whole < _MAX_F32_BELOW_2_31, whole, _MAX_F32_BELOW_2_31)
 
 
-_MAX_F32_BELOW_2_31 = 2.0**31 - 128
-"""The greatest float32 below 2^31, where torch's vectors end."""
+_MAX_F32_BELOW_2_31 = 2.0**31 - 128  # the greatest float32 below 2^31, where torch's vectors end
 _INT32_END = 2**31
-"""What 32 bits end before."""
 _OVERFLOW_THRESHOLDS = {"low_32": 2.0**31, "low_64": 2.0**63}
 _COMPUTE_DTYPES: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float16)}
 
@@ -225,7 +223,6 @@ def _gain(
         return np.asarray(kind.type(level_used) / reach)
     if level is None or level == reader_level:
         return np.asarray(kind.type(1) / scale.astype(kind))
-    assert level is not None
     half = reader_level or (of.high - of.low) / 2
     return np.asarray(kind.type(level) / (scale.astype(kind) * kind.type(half)))
 
@@ -303,14 +300,14 @@ def saturate(
     carrier: np.dtype[np.generic],
     zero: NDArray[np.generic] | None = None,
 ) -> Integers:
-    """Adds a zero point to integral float64 values and saturates to the storage type."""
+    """Adds a zero point to integral floats and saturates them to the storage type."""
     if zero is not None and carrier.itemsize == 8 and zero.any():
         return add_saturating(whole, zero, low, high, carrier)
     whole = whole if zero is None else np.asarray(np.add(whole, zero), F64)
     greatest = float(high)
     if int(greatest) <= high:
         return np.clip(whole, low, high).astype(carrier)
-    # 2^63 - 1 and its like are between two float64.
+    # 2^63 - 1 lies between two float64, and clipping to it would round up and overflow.
     below = np.clip(whole, low, np.nextafter(greatest, 0)).astype(carrier)
     return np.where(whole >= greatest, carrier.type(high), below).astype(carrier)
 
@@ -389,10 +386,10 @@ def table_midpoints(table: Floats) -> tuple[NDArray[np.float64], NDArray[np.int6
 # -- dequantize -----------------------------------------------------------------------------------
 
 
-def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
+def dequantize(integers: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
     """Dequantizes integers to the type that they express."""
-    codes = np.asarray(codes)
-    numbers = of.over(codes.shape)
+    integers = np.asarray(integers)
+    numbers = of.over(integers.shape)
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
     half = rule.params.round == "f16"
@@ -401,14 +398,14 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
         plus = None if numbers.plus is None else numbers.plus.astype(kind)
         if d.by == "q*s+plus" and numbers.zero.any():
             plus = (0 if plus is None else plus) - numbers.zero.astype(kind) * s
-            out = _stored_values(codes, of, kind) * s
+            out = _stored_values(integers, of, kind) * s
         elif d.by == "q*s-z*s":
-            out = _stored_values(codes, of, kind) * s - numbers.zero.astype(kind) * s
+            out = _stored_values(integers, of, kind) * s - numbers.zero.astype(kind) * s
         elif d.by == "q/gain":
             gain = _gain(numbers.scale, numbers.ends, of, rule, kind, None)
-            out = _subtract_zero(codes, of, numbers.zero, kind, rule) / _round_packed(gain, half)
+            out = _subtract_zero(integers, of, numbers.zero, kind, rule) / _round_packed(gain, half)
         else:
-            out = _subtract_zero(codes, of, numbers.zero, kind, rule) * s
+            out = _subtract_zero(integers, of, numbers.zero, kind, rule) * s
         if plus is not None:
             out = out + _round_packed(np.asarray(plus, kind), half)
         return round_to_float_type(np.asarray(out), express_dtype(of))
@@ -424,11 +421,13 @@ def express_dtype(of: AnyMap) -> np.dtype[np.generic]:
     return of.scale.dtype if of.express is None else of.express.carrier
 
 
-def _stored_values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Floats:
+def _stored_values(
+    integers: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]
+) -> Floats:
     """Returns the table entries of integers, or the integers, as floats."""
     if not isinstance(of, Map) or of.table is None:
-        return codes.astype(kind)
-    index = codes.astype(np.int64) - of.low
+        return integers.astype(kind)
+    index = integers.astype(np.int64) - of.low
     if index.size and not 0 <= index.min() <= index.max() < of.table.size:
         wrong = index.max() if index.max() >= of.table.size else index.min()
         raise OpError(f"value {wrong + of.low} has no entry in a table of {of.table.size}")
@@ -436,7 +435,7 @@ def _stored_values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.flo
 
 
 def _subtract_zero(
-    codes: NDArray[np.generic],
+    integers: NDArray[np.generic],
     of: AnyMap,
     zero: NDArray[np.generic],
     kind: np.dtype[np.floating],
@@ -444,12 +443,12 @@ def _subtract_zero(
 ) -> Floats:
     """Returns q - zero rounded once, or from values rounded first where `codes` is "real"."""
     if zero.dtype.kind == "f" or rule.dequantize.codes == "real":
-        return np.asarray(_stored_values(codes, of, kind) - zero.astype(kind))
+        return np.asarray(_stored_values(integers, of, kind) - zero.astype(kind))
     if not zero.any():
-        return _stored_values(codes, of, kind)
+        return _stored_values(integers, of, kind)
     if of.storage.bits > 32:
-        return subtract_rounding_once(codes, zero, kind)
-    return np.asarray((codes.astype(np.int64) - zero.astype(np.int64)).astype(kind))
+        return subtract_rounding_once(integers, zero, kind)
+    return np.asarray((integers.astype(np.int64) - zero.astype(np.int64)).astype(kind))
 
 
 # -- requantize -----------------------------------------------------------------------------------
@@ -476,11 +475,11 @@ def requantize(
         return round_saturate(scaled, zero, y, rule)
 
 
-def in_result_units(reals: Floats, scale: Floats, gain: Floats, rule: Rule) -> Floats:
+def in_result_units(floats: Floats, scale: Floats, gain: Floats, rule: Rule) -> Floats:
     """Divides floats by the result's scale, in the order and way of the rule."""
-    by, divides = result_factor(scale, gain, rule, reals.dtype)
+    by, divides = result_factor(scale, gain, rule, floats.dtype)
     with np.errstate(all="ignore"):
-        return np.asarray(reals / by if divides else reals * by)
+        return np.asarray(floats / by if divides else floats * by)
 
 
 def result_factor(
@@ -501,7 +500,7 @@ def result_factor(
 
 
 def round_saturate(scaled: Floats, zero: NDArray[np.generic], y: Affine, rule: Rule) -> Integers:
-    """Adds the zero point, rounds and saturates floats that are in units of the result."""
+    """Adds the zero point to floats in units of the result, rounds and saturates them."""
     r = rule.requant
     after = zero if r.zero == "after" else np.zeros_like(zero)
     with np.errstate(over="ignore", invalid="ignore"):

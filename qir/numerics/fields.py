@@ -464,7 +464,11 @@ def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | No
 
 
 def level_of(
-    levels: Levels, zero: str, storage: DType, codes: tuple[int, int], grain: str = "tensor"
+    levels: Levels,
+    zero: str,
+    storage: DType,
+    integer_bounds: tuple[int, int],
+    grain: str = "tensor",
 ) -> float | None:
     """Returns the level of quantized values with bounds; None, where none is named, for half of
     their span.
@@ -477,9 +481,13 @@ def level_of(
     named_level = levels_of(levels, str(storage), grain)
     qmin, qmax = storage.bounds
     # Full range, or -N..N of it: the level was named for these.
-    if named_level is None or codes in ((qmin, qmax), (-qmax, qmax)):
+    if named_level is None or integer_bounds in ((qmin, qmax), (-qmax, qmax)):
         return named_level
     if zero == "round(qmin-min/s)" or named_level == (qmax - qmin) / 2:
         return None
-    largest = codes[1] - max(codes[0], 0) if qmin >= 0 else min(-codes[0], codes[1])
+    largest = (
+        integer_bounds[1] - max(integer_bounds[0], 0)
+        if qmin >= 0
+        else min(-integer_bounds[0], integer_bounds[1])
+    )
     return named_level - qmax + largest

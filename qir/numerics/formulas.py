@@ -12,22 +12,23 @@ def formula(rule: Choose, scheme: Scheme, *, weight: bool = False) -> str:
 
     What a rule does with ranges of zeros or nearly so (`small`) is left out.
     """
-    codes = scheme.low, scheme.high
-    has_custom_bounds = codes != scheme.storage.bounds
-    seven_bit = seven_bit_range(rule, scheme.storage, codes, weight)
-    codes = seven_bit or codes
+    integer_bounds = scheme.low, scheme.high
+    has_custom_bounds = integer_bounds != scheme.storage.bounds
+    seven_bit = seven_bit_range(rule, scheme.storage, integer_bounds, weight)
+    integer_bounds = seven_bit or integer_bounds
     if scheme.symmetric:
-        level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.granularity)
-        scale = _symmetric(rule, codes, None if seven_bit else level)
+        level = level_of(rule.levels, rule.zero, scheme.storage, integer_bounds, scheme.granularity)
+        scale = _symmetric(rule, integer_bounds, None if seven_bit else level)
         zero = scheme.zero
         if zero is None:
-            zero = symmetric_zero(codes, scheme.storage, rule, custom=has_custom_bounds)
+            zero = symmetric_zero(integer_bounds, scheme.storage, rule, custom=has_custom_bounds)
         return f"scale = {scale}" + (f", zero_point = {zero}" if zero else "")
-    return f"scale = (rmax-rmin)/{codes[1] - codes[0]}{_zero(rule, codes[0])}"
+    lowest, highest = integer_bounds
+    return f"scale = (rmax-rmin)/{highest - lowest}{_zero(rule, lowest)}"
 
 
-def _symmetric(rule: Choose, codes: tuple[int, int], named: float | None) -> str:
-    span = codes[1] - codes[0]
+def _symmetric(rule: Choose, integer_bounds: tuple[int, int], named: float | None) -> str:
+    span = integer_bounds[1] - integer_bounds[0]
     level = named or (span if rule.reach == "span" else span / 2)
     match rule.reach:
         case "max":
@@ -35,8 +36,8 @@ def _symmetric(rule: Choose, codes: tuple[int, int], named: float | None) -> str
         case "span":
             return f"(rmax-rmin)/{level:g}"
         case "sides":
-            below = f"-rmin/{-codes[0]}" if codes[0] < 0 else "0"
-            return f"max({below},rmax/{codes[1]})"
+            below = f"-rmin/{-integer_bounds[0]}" if integer_bounds[0] < 0 else "0"
+            return f"max({below},rmax/{integer_bounds[1]})"
     return f"max(|rmin|,|rmax|)/{level:g}"
 
 

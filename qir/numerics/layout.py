@@ -71,6 +71,8 @@ def _layout(
     block_of_index = {
         axis: _block_of_index(granularity, axis, shape[axis]) for axis in varying_axes
     }
+    # Three ways from cheap to dear: one number a long run, one number a block, one number an
+    # element.
     inner = math.prod(shape[last + 1 :])
     # The axes after the last varying one are long: each run has one number.
     if inner >= _MIN_RUN:

@@ -96,6 +96,7 @@ class Map:
     def _spread(self, values: NDArray[_Kind], shape: tuple[int, ...]) -> NDArray[_Kind]:
         if values.size == 1 or self.grain is None:
             return values.reshape(())
+        # Numbers are stored one a block; the kernels index them by element.
         out = values.reshape(self.grid(shape))
         by = self.grain.by
         last_axis = self.grain.blocks[-1][0]

@@ -20,7 +20,7 @@ as ONNX has it; `high` in the high half, and numbers of several bytes begin with
 
 
 def pack(
-    codes: Codes, kind: DType | str, *, order: Order = "low", row: int = 0
+    integers: Codes, kind: DType | str, *, order: Order = "low", row: int = 0
 ) -> NDArray[np.uint8]:
     """Packs integers of a type into bytes, without gaps between them.
 
@@ -29,11 +29,11 @@ def pack(
     axes. Raises OpError for quantized values that the type does not hold.
     """
     kind = dtype(kind) if isinstance(kind, str) else kind
-    codes = carried(codes, kind)
-    rows, length, leading = _rows(codes.shape, kind, row, order)
+    integers = carried(integers, kind)
+    rows, length, leading = _rows(integers.shape, kind, row, order)
     out = np.empty((rows, _width(length, kind, row)), np.uint8)
-    if not _codes.pack(_bytes(codes), out, length, high=order == "high", **_form(kind)):
-        bits_of(codes, kind)  # says which code has more bits
+    if not _codes.pack(_bytes(integers), out, length, high=order == "high", **_form(kind)):
+        bits_of(integers, kind)  # says which code has more bits
     return out.reshape(*leading, out.shape[-1])
 
 
@@ -63,7 +63,7 @@ def unpack(
     return out
 
 
-def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
+def recode(integers: Codes, of: DType | str, to: DType | str) -> Codes:
     """Reads the same bits as another element type of the same width.
 
     OpError for types whose widths differ, or quantized values of another type.
@@ -71,53 +71,58 @@ def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
     old, new = (dtype(k) if isinstance(k, str) else k for k in (of, to))
     if old.bits != new.bits:
         raise OpError(f"recode: {old} has {old.bits} bits, {new} has {new.bits}")
-    codes = carried(codes, old)
-    if old.bits == 8 * codes.itemsize:
-        return codes.view(new.carrier)
-    out = np.empty(codes.shape, new.carrier)
+    integers = carried(integers, old)
+    if old.bits == 8 * integers.itemsize:
+        return integers.view(new.carrier)
+    out = np.empty(integers.shape, new.carrier)
     form = {"from_signed": old.kind == "int", "to_signed": new.kind == "int"}
     if not _codes.recode(
-        _bytes(codes), _bytes(out), bits=old.bits, itemsize=codes.itemsize, **form
+        _bytes(integers), _bytes(out), bits=old.bits, itemsize=integers.itemsize, **form
     ):
-        bits_of(codes, old)  # says which code has more bits
+        bits_of(integers, old)  # says which code has more bits
     return out
 
 
-def carried(codes: Codes, kind: DType) -> Codes:
+def carried(integers: Codes, kind: DType) -> Codes:
     """Quantized values in the type's own carrier, without gaps; ml_dtypes has small integers of its
     own.
 
     OpError for an array of another type.
     """
-    codes = np.asarray(codes, order="C")
+    integers = np.asarray(integers, order="C")
     if kind.bits == 0:
         raise OpError(f"{kind} has no bits")
-    if codes.dtype == kind.carrier:
-        return codes
-    if codes.dtype.name in ("int2", "uint2", "int4", "uint4") and kind.is_integer:
-        return codes.astype(kind.carrier)
-    raise OpError(f"quantized values of {kind} are {kind.carrier}, not {codes.dtype}")
+    if integers.dtype == kind.carrier:
+        return integers
+    # ml_dtypes' small integers hold one value a byte; only their NumPy type differs from the
+    # carrier.
+    if integers.dtype.name in ("int2", "uint2", "int4", "uint4") and kind.is_integer:
+        return integers.astype(kind.carrier)
+    raise OpError(f"quantized values of {kind} are {kind.carrier}, not {integers.dtype}")
 
 
 # -- the definition -------------------------------------------------------------------------------
 
 
-def bits_of(codes: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
+def bits_of(integers: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
     """Each integer's bits in the low end of an unsigned integer; OpError if they are too many."""
-    codes = carried(codes, kind)
-    if kind.is_integer and codes.size:
+    integers = carried(integers, kind)
+    if kind.is_integer and integers.size:
         low, high = kind.bounds
-        if (kind.bits < 8 * codes.itemsize) and not low <= codes.min() <= codes.max() <= high:
-            bad_value = int(codes.max()) if codes.max() > high else int(codes.min())
+        if (
+            kind.bits < 8 * integers.itemsize
+        ) and not low <= integers.min() <= integers.max() <= high:
+            bad_value = int(integers.max()) if integers.max() > high else int(integers.min())
             raise OpError(f"value {bad_value} does not fit {kind}, {low} to {high}")
-    raw = codes.view(f"u{codes.itemsize}")
-    return raw & raw.dtype.type(_mask(kind)) if kind.bits < 8 * codes.itemsize else raw
+    raw = integers.view(f"u{integers.itemsize}")
+    return raw & raw.dtype.type(_mask(kind)) if kind.bits < 8 * integers.itemsize else raw
 
 
 def from_bits(bits: NDArray[np.unsignedinteger], kind: DType) -> Codes:
     """Quantized values of a type from their bits; its sign, if it has one, is the highest
     of them."""
     raw = bits.astype(f"u{kind.carrier.itemsize}", copy=False)
+    # Sign extension: flipping the sign bit and subtracting it fills the upper bits.
     if kind.kind == "int" and kind.bits < 8 * raw.itemsize:
         sign = raw.dtype.type(1 << (kind.bits - 1))
         with np.errstate(over="ignore"):  # it is meant to wrap
@@ -157,6 +162,7 @@ def _mask(kind: DType) -> int:
 
 def _width(length: int, kind: DType, row: int) -> int:
     """Returns the bytes of a row."""
+    # -(-n // d) rounds up: a row may end inside a byte.
     dense = -(-length * kind.bits // 8)
     return -(-dense // row) * row if row else dense
 

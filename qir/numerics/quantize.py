@@ -35,41 +35,42 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Integers:
     """
     x = np.asarray(x)
     to.check(x.shape)
-    codes = compiled.quantize(x, to, rule)
-    if codes is None:
+    # The compiled loops give None for rare fields and short arrays, which the definition computes.
+    integers = compiled.quantize(x, to, rule)
+    if integers is None:
         return definition.quantize(x, to, rule)  # type: ignore[return-value]
-    return codes
+    return integers
 
 
-def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
+def dequantize(integers: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
     """Dequantizes integers to the type that they express.
 
     Raises ProfileError for a field that cannot be executed yet, OpError for numbers that do not
     fit the array.
     """
-    codes = np.asarray(codes)
-    of.check(codes.shape)
-    reals = compiled.dequantize(codes, of, rule)
-    return definition.dequantize(codes, of, rule) if reals is None else reals
+    integers = np.asarray(integers)
+    of.check(integers.shape)
+    floats = compiled.dequantize(integers, of, rule)
+    return definition.dequantize(integers, of, rule) if floats is None else floats
 
 
-def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Integers:
+def convert(integers: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Integers:
     """Requantizes: keeps the integers where both types agree, else dequantizes and quantizes.
 
     Raises as these two do.
     """
-    codes = np.asarray(codes)
-    of.check(codes.shape)
+    integers = np.asarray(integers)
+    of.check(integers.shape)
     if same_map(of, to):
-        return codes  # type: ignore[return-value]
+        return integers  # type: ignore[return-value]
     # A table pays off only where there are more elements than entries.
-    if codes.size > 2 << 8 * codes.itemsize and _is_elementwise(of, to):
+    if integers.size > 2 << 8 * integers.itemsize and _is_elementwise(of, to):
         try:
             table = quantize(dequantize(_all_integers(of.carrier), of, rule), to, rule)
-            return compiled.lookup(codes, table)  # type: ignore[return-value]
+            return compiled.lookup(integers, table)  # type: ignore[return-value]
         except OpError:  # an integer that does not occur may have no float value, or none back
             pass
-    return quantize(dequantize(codes, of, rule), to, rule)
+    return quantize(dequantize(integers, of, rule), to, rule)
 
 
 def _is_elementwise(of: AnyMap, to: AnyMap) -> bool:
@@ -100,7 +101,8 @@ def multiplier(
     r = rule.requant
     if r.multiplier == "exact" and y is not None:
         return _exact_multiplier(x, w, y, gain)
-    # The product of the two scales is made once, in float32, and stands for both.
+    # TensorFlow Lite's GetQuantizedConvolutionMultipler multiplies the two scales in float32 and
+    # divides in float64: the product then stands for both.
     if r.unit == "f32":
         with np.errstate(all="ignore"):
             unit = x.scale.astype(F32) * w.scale.astype(F32)
@@ -109,6 +111,7 @@ def multiplier(
     if y is None or r.multiplier == "divide":
         return _accumulator_unit(x, w, rule, float_type, gain)
     sx, sw = (kernel_scales(of, rule, slot).astype(float_type) for of, slot in ((x, "x"), (w, "w")))
+    # The order of these operations decides the last bit of the multiplier, and with it ties.
     sx, sy = _apply_gain(sx, gain), y.scale.astype(float_type)
     with np.errstate(all="ignore"):
         match r.order:
@@ -141,6 +144,8 @@ def kernel_scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
     scale_form = rule.requant.scales
     if scale_form == "given" or (scale_form == "x_inverted" and slot != "x"):
         return of.scale
+    # torch's oneDNN kernels keep 1 / scale and invert it again, which is not always the scale that
+    # was given.
     one = np.float32(1)
     with np.errstate(all="ignore"):
         inverse = (of.scale.dtype.type(1) / of.scale).astype(np.float32)
@@ -207,6 +212,8 @@ def _bias_in_accumulator_units(
     if rule.requant.order == "gy/gx/gw":
         gx, gw = (definition.gains(of, rule, bias.dtype) for of in (x, w))
         return np.asarray(bias * (gx * gw))
+    # Files store this product as the scale of an int32 bias, so it is float32 whatever the rule
+    # computes in.
     unit = x.scale.astype(np.float32) * w.scale.astype(np.float32)
     if rule.bias.unit == "reciprocal":
         return np.asarray(bias * (bias.dtype.type(1) / unit.astype(bias.dtype)))
@@ -217,6 +224,8 @@ def _round_bias(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.signedint
     """Float values as whole numbers, as `round` and `overflow` of a bias say."""
     b = rule.bias
     integral = ROUNDINGS[b.round](steps).astype(F64)
+    # Clipping comes before the check for finite numbers: it turns infinities into an end, and
+    # leaves NaN to be refused.
     is_clipped = b.overflow.startswith("clip:")
     if is_clipped:
         half = 2.0 ** (int(b.overflow[5:]) - 1)
@@ -252,8 +261,8 @@ def requantize(
     `axis` is where `factor` is if it has more than one number. Raises ProfileError for fields
     that do not go together.
     """
-    codes = compiled.requantize(acc, factor, y, rule, axis)
-    return definition.requantize(acc, factor, y, rule, axis=axis) if codes is None else codes
+    integers = compiled.requantize(acc, factor, y, rule, axis)
+    return definition.requantize(acc, factor, y, rule, axis=axis) if integers is None else integers
 
 
 def scale_sum(

@@ -160,7 +160,10 @@ def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
 
     Raises ProfileError where none says how such quantized values get their scale.
     """
+    # A single rule is a family of one.
     rules = {name: range_rule(name) for name in families().get(word, (word,))}
+    # First what was asked for; then, as an unsigned type may have any zero point, a symmetric rule
+    # too.
     for is_symmetric in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
         for name, rule in rules.items():
             if rule.fits(storage, is_symmetric):

@@ -32,7 +32,10 @@ _SEVEN_BIT_RANGES = {
     ("activations7", False): (0, 127),
     ("weights7", False): (0, 127),
 }
-"""The quantized values of signed and unsigned bytes that are held to seven bits."""
+"""The quantized values of signed and unsigned bytes that are held to seven bits.
+
+Without VNNI two products of seven-bit data fit the 16 bits in which kernels add them.
+"""
 
 
 def choose(
@@ -60,51 +63,66 @@ def choose(
     if not np.all(is_valid := np.isfinite(least) & np.isfinite(greatest) & (least <= greatest)):
         ends = f"{_first_wrong(least, ~is_valid)}..{_first_wrong(greatest, ~is_valid)}"
         raise ProfileError(f"a range {ends} has no scale")
-    codes = bounds or storage.bounds
-    if symmetric and rule.reach == "max" and codes[0] < 0:
+    integer_bounds = bounds or storage.bounds
+    if symmetric and rule.reach == "max" and integer_bounds[0] < 0:
         raise ProfileError(
             f"choose.reach = 'max' counts from zero up; {storage} has values below it: use u8"
         )
-    counts_up = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
+    counts_up = rule.reach == "max" or (rule.reach == "sides" and integer_bounds[0] >= 0)
     if symmetric and counts_up and np.any(is_empty := (greatest <= 0) & (least < 0)):
         ends = f"{_first_wrong(least, is_empty)}..{_first_wrong(greatest, is_empty)}"
         raise ProfileError(
             f"a range {ends} holds nothing above zero, and choose.reach = {rule.reach!r} "
             "gives it no scale"
         )
+    # A range rule that is a function replaces all that follows: only `store` still applies to its
+    # scale.
     if function := rule.by != "fields" and range_rule(rule.by).function:
-        scales, zeros = function(least, greatest, RangeRequest(storage, codes, symmetric))
+        scales, zeros = function(least, greatest, RangeRequest(storage, integer_bounds, symmetric))
         return _round_to_store_type(np.asarray(scales, _F64), rule), np.array(zeros, np.int64)
-    has_custom_bounds = codes != storage.bounds
-    seven_bit = seven_bit_range(rule, storage, codes, weight)
-    codes = seven_bit or codes
-    fixed = _fixed_zero(rule, storage, codes, profile)
+    has_custom_bounds = integer_bounds != storage.bounds
+    seven_bit = seven_bit_range(rule, storage, integer_bounds, weight)
+    integer_bounds = seven_bit or integer_bounds
+    fixed = _fixed_zero(rule, storage, integer_bounds, profile)
     least, greatest = _stored_range(least, greatest, rule, kind, symmetric=symmetric, weight=weight)
     # Rounding the zero point would shift the whole range: here an end of the range moves instead.
     if rule.nudge == "range_to_grid" and not symmetric:
-        least, greatest = _align_zero_to_grid(least, greatest, codes)
+        least, greatest = _align_zero_to_grid(least, greatest, integer_bounds)
+    # TensorFlow Lite computes the scale in float32, but the zero point from the float64 range.
     low_end, high_end = least, greatest
     if rule.compute == "f32_f64":
         low_end, high_end = least.astype(_F32), greatest.astype(_F32)
     if symmetric:
-        level = None if seven_bit else level_of(rule.levels, rule.zero, storage, codes, grain)
-        scale = _scale_before_zero(_symmetric_scale(low_end, high_end, codes, level, rule), rule)
+        level = (
+            None if seven_bit else level_of(rule.levels, rule.zero, storage, integer_bounds, grain)
+        )
+        scale = _scale_before_zero(
+            _symmetric_scale(low_end, high_end, integer_bounds, level, rule), rule
+        )
         middle = (
-            symmetric_zero(codes, storage, rule, custom=has_custom_bounds)
+            symmetric_zero(integer_bounds, storage, rule, custom=has_custom_bounds)
             if fixed is None
             else fixed
         )
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
         width = high_end - low_end
+        # The quantization tool of onnxruntime 1.30 subtracts the ends in float32, whatever it
+        # divides in.
         if rule.width == "f32":
             width = (high_end.astype(_F32) - low_end.astype(_F32)).astype(width.dtype)
-        scale = _scale_before_zero(width / low_end.dtype.type(codes[1] - codes[0]), rule)
+        scale = _scale_before_zero(
+            width / low_end.dtype.type(integer_bounds[1] - integer_bounds[0]), rule
+        )
+        # FBGEMM raises small scales to 6.1e-5 and widens the range with them, before the zero
+        # point.
         if rule.small.startswith("amplify_below"):
-            least, greatest, scale = _amplify_small_ranges(least, greatest, scale, codes, rule)
+            least, greatest, scale = _amplify_small_ranges(
+                least, greatest, scale, integer_bounds, rule
+            )
         zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)
         if fixed is None:
-            zero = _affine_zero(least, greatest, scale.astype(least.dtype), codes, rule)
+            zero = _affine_zero(least, greatest, scale.astype(least.dtype), integer_bounds, rule)
     return _replace_small_scales(scale, zero, rule)
 
 
@@ -129,7 +147,7 @@ def declared_ends(
 
 
 def seven_bit_range(
-    rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
+    rule: Choose, storage: DType, integer_bounds: tuple[int, int], weight: bool
 ) -> tuple[int, int] | None:
     """Returns the quantized values of a tensor that is held to seven bits, which fewer are already;
     None for others.
@@ -141,8 +159,12 @@ def seven_bit_range(
     seven_bit = _SEVEN_BIT_RANGES.get((rule.reduce, storage.bounds[0] < 0))
     if seven_bit is None:
         return None
-    clipped = max(seven_bit[0], codes[0]), min(seven_bit[1], codes[1])
-    return clipped if weight or clipped == codes else (codes[0] // 2, codes[1] // 2)
+    clipped = max(seven_bit[0], integer_bounds[0]), min(seven_bit[1], integer_bounds[1])
+    return (
+        clipped
+        if weight or clipped == integer_bounds
+        else (integer_bounds[0] // 2, integer_bounds[1] // 2)
+    )
 
 
 def _stored_range(
@@ -174,6 +196,7 @@ def _stored_range(
         greatest = np.where(
             is_narrow, np.maximum(greatest, least + kind.type(share) * size), greatest
         )
+    # TensorFlow Lite's quantizer moves both ends outward, so that a constant gets a scale too.
     if word == "open_below":
         limit, _, step = share.partition(":")
         if symmetric:
@@ -188,12 +211,14 @@ def _stored_range(
 
 
 def _amplify_small_ranges(
-    least: Floats, greatest: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
+    least: Floats, greatest: Floats, scale: Floats, integer_bounds: tuple[int, int], rule: Choose
 ) -> tuple[Floats, Floats, Floats]:
     """Ranges whose scale is too small, stretched until it is not; ends are float32."""
     limit, _, replacement = rule.small.partition(":")[2].partition(":")
-    bound, span = _F32.type(limit), _F32.type(codes[1] - codes[0])
+    bound, span = _F32.type(limit), _F32.type(integer_bounds[1] - integer_bounds[0])
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        # A scale whose reciprocal is infinite is replaced, not amplified: kernels multiply by the
+        # reciprocal.
         is_lost = np.isinf(_F32.type(1) / scale.astype(_F32))
         is_small = ~is_lost & (scale < bound)
         factor = bound / scale.astype(_F32)
@@ -217,11 +242,11 @@ def _after_text_format(end: Floats, digits: int) -> Floats:
 
 
 def _align_zero_to_grid(
-    least: Floats, greatest: Floats, codes: tuple[int, int]
+    least: Floats, greatest: Floats, integer_bounds: tuple[int, int]
 ) -> tuple[Floats, Floats]:
     """The range with one end moved out so that zero is an integer: the wider one of the two."""
     kind = least.dtype.type
-    steps = kind(codes[1] - codes[0])
+    steps = kind(integer_bounds[1] - integer_bounds[0])
     with np.errstate(divide="ignore", invalid="ignore"):
         zero = np.rint(-least * steps / (greatest - least))
         # Moving one end so that zero falls on the grid: the end that moves less wins.
@@ -233,15 +258,17 @@ def _align_zero_to_grid(
     return low, np.where(moves_low | is_point, greatest, upper).astype(least.dtype)
 
 
-def _fixed_zero(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
+def _fixed_zero(
+    rule: Choose, storage: DType, integer_bounds: tuple[int, int], profile: str
+) -> int | None:
     """Returns the zero point that a rule fixes, if it does."""
     if not rule.zero.startswith("fixed:"):
         return None
     zero = float(rule.zero[6:])
-    if not (zero.is_integer() and codes[0] <= zero <= codes[1]):
+    if not (zero.is_integer() and integer_bounds[0] <= zero <= integer_bounds[1]):
         raise ProfileError(
             f"profile {profile or '(unnamed)'}: choose.zero = {rule.zero!r} is not a value of "
-            f"{storage}, whose values are integers {codes[0]}..{codes[1]}"
+            f"{storage}, whose values are integers {integer_bounds[0]}..{integer_bounds[1]}"
         )
     return int(zero)
 
@@ -253,11 +280,15 @@ def _first_wrong(ends: NDArray[np.generic], is_wrong: NDArray[np.bool_]) -> np.g
 
 
 def _symmetric_scale(
-    least: Floats, greatest: Floats, codes: tuple[int, int], named: float | None, rule: Choose
+    least: Floats,
+    greatest: Floats,
+    integer_bounds: tuple[int, int],
+    named: float | None,
+    rule: Choose,
 ) -> Floats:
     """Returns the scale of a symmetric scheme."""
     kind = least.dtype.type
-    span = codes[1] - codes[0]
+    span = integer_bounds[1] - integer_bounds[0]
     level = kind(named or (span if rule.reach == "span" else span / 2))
     match rule.reach:
         case "max":
@@ -265,8 +296,8 @@ def _symmetric_scale(
         case "span":
             reach = greatest - least
         case "sides":
-            below = -least / kind(-codes[0]) if codes[0] < 0 else kind(0)
-            return np.asarray(np.maximum(below, greatest / kind(codes[1])))
+            below = -least / kind(-integer_bounds[0]) if integer_bounds[0] < 0 else kind(0)
+            return np.asarray(np.maximum(below, greatest / kind(integer_bounds[1])))
         case _:
             reach = np.maximum(np.abs(least), np.abs(greatest))
     return np.asarray(reach / level)
@@ -281,6 +312,7 @@ def _scale_before_zero(scale: Floats, rule: Choose) -> Floats:
         scale = np.asarray(np.maximum(scale, scale.max() * scale.dtype.type(least)))
     if rule.keep == "gain":
         with np.errstate(divide="ignore"):
+            # Kernels that carry ranges store the gain; readers see one over the stored number.
             gain = _round_to_store_type(np.asarray(scale.dtype.type(1) / scale), rule)
             scale = np.asarray(scale.dtype.type(1) / gain.astype(scale.dtype))
     if rule.store in _POWER_OF_TWO_STORES:
@@ -296,6 +328,7 @@ def _power_of_two(scale: Floats, store: str) -> Floats:
     half = {"e8m0_floor": 2.0, "e8m0_up": np.nextafter(0.5, 1)}.get(store, np.sqrt(0.5))
     power = exponent - (part < half)
     if store == "pow2":
+        # `pow2` keeps 0 for a range of zeros; e8m0 has no zero, and stores its least power instead.
         return np.where(scale > 0, np.ldexp(1.0, power), 0.0).astype(scale.dtype)
     clamped = np.clip(np.where(scale > 0, power, -127), -127, 127)
     return np.asarray(np.ldexp(1.0, clamped), scale.dtype)
@@ -311,7 +344,9 @@ def _round_to_store_type(scale: Floats, rule: Choose) -> Floats:
         return scale.astype(_FLOAT_DTYPES.get(rule.store, _F32))
 
 
-def symmetric_zero(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: bool) -> int:
+def symmetric_zero(
+    integer_bounds: tuple[int, int], storage: DType, rule: Choose, *, custom: bool
+) -> int:
     """Returns the quantized value of zero in a symmetric scheme: the lowest where all count from
     it, else the middle.
 
@@ -321,17 +356,17 @@ def symmetric_zero(codes: tuple[int, int], storage: DType, rule: Choose, *, cust
     if rule.zero == "none":
         return 0
     if rule.reach == "max":
-        return codes[0]
+        return integer_bounds[0]
     if custom and rule.zero == "qmin-round(min/s)":
         if storage.bounds[0] >= 0:
-            return (codes[0] + codes[1]) // 2
-        if codes[0] <= 0 <= codes[1]:
+            return (integer_bounds[0] + integer_bounds[1]) // 2
+        if integer_bounds[0] <= 0 <= integer_bounds[1]:
             return 0
-    return round((codes[0] + codes[1]) / 2)
+    return round((integer_bounds[0] + integer_bounds[1]) / 2)
 
 
 def _affine_zero(
-    least: Floats, greatest: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
+    least: Floats, greatest: Floats, scale: Floats, integer_bounds: tuple[int, int], rule: Choose
 ) -> NDArray[np.generic]:
     if rule.zero == "none":
         return np.zeros(scale.shape, np.int64)
@@ -346,23 +381,26 @@ def _affine_zero(
         above = np.where(scale > 0, greatest / scale, 0).astype(scale.dtype)
     match rule.zero:
         case "real":
-            zero = codes[0] - steps
-            return np.asarray(np.clip(zero, *codes) if rule.zero_clamp else zero)
+            zero = integer_bounds[0] - steps
+            return np.asarray(np.clip(zero, *integer_bounds) if rule.zero_clamp else zero)
         case "round(qmin-min/s)":
-            zero = rounding(codes[0] - steps)
+            zero = rounding(integer_bounds[0] - steps)
         case "best_end":
             # FBGEMM's ChooseQuantizationParams: the end whose quantized value and steps are smaller
             # loses less.
-            is_low_end = abs(codes[0]) + np.abs(steps) < abs(codes[1]) + np.abs(above)
-            exact = np.where(is_low_end, codes[0] - steps, codes[1] - above)
+            is_low_end = abs(integer_bounds[0]) + np.abs(steps) < abs(integer_bounds[1]) + np.abs(
+                above
+            )
+            exact = np.where(is_low_end, integer_bounds[0] - steps, integer_bounds[1] - above)
             zero = rounding(exact)
         case _:
-            zero = codes[0] - rounding(steps)
-    return (np.clip(zero, *codes) if rule.zero_clamp else zero).astype(np.int64)
+            zero = integer_bounds[0] - rounding(steps)
+    return (np.clip(zero, *integer_bounds) if rule.zero_clamp else zero).astype(np.int64)
 
 
 def _replace_small_scales(scale: Floats, zero: NDArray[np.generic], rule: Choose) -> Numbers:
     """A scale too small to be stored gives way to another, and the zero point to 0."""
+    # This is the last step, for the limit may be that of the type in which the scale is stored.
     word, _, arguments = rule.small.partition(":")
     if word == "replace_below":
         limit, _, value = arguments.partition(":")

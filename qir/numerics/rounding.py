@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating]
 
 
-# Cutting towards zero leaves a rest that is exact; x - floor(x) would be rounded.
+# These subtract trunc(x), which leaves an exact remainder; x - floor(x) would be rounded for small
+# numbers below zero.
 
 
 def _half_away(x: Floats) -> Floats:
@@ -24,6 +25,7 @@ def _half_up(x: Floats) -> Floats:
 
 
 def _half_added(x: Floats) -> Floats:
+    # As in TensorFlow: x + 0.5 is rounded itself, so 0.49999997 becomes 1.
     return np.floor(x + x.dtype.type(0.5))
 
 
@@ -104,6 +106,7 @@ def fma(
 def doubling_high_multiply(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]:
     """Returns the saturating, rounding, doubling high half of a product (gemmlowp's first
     rounding)."""
+    # gemmlowp's SaturatingRoundingDoublingHighMul: (-2^31)^2 alone overflows, and saturates.
     product = a.astype(np.int64) * b.astype(np.int64)
     nudged = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
     # C++ divides towards zero.
@@ -115,6 +118,7 @@ def shift_right_away(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDA
     """Division by a power of two, halves away from zero (gemmlowp's second rounding)."""
     wide = x.astype(np.int64)
     mask = (np.int64(1) << exponent) - 1
+    # gemmlowp's RoundingDivideByPOT; one more below zero sends ties away from zero.
     threshold = (mask >> 1) + (wide < 0)
     return ((wide >> exponent) + ((wide & mask) > threshold)).astype(np.int32)
 
@@ -159,6 +163,7 @@ def divide_integers(
 ) -> NDArray[np.object_]:
     """Quotients of whole numbers of any size as whole numbers, ties as in `shift_right`."""
     floor = above // below
+    # Twice the remainder is compared with the divisor, so that nothing is halved inexactly.
     twice = 2 * (above - floor * below)
     match mode:
         case "even":

@@ -33,6 +33,7 @@ def map_of(
     zeros = zero if kind.zero is None else _zero_values(kind)
     if scales is None or zeros is None:
         raise OpError(f"{kind}: the numbers come from companion slots, which are not given")
+    # A float zero point is a parameter of its own kind: it is added inside the rounding.
     has_integer_zero = zeros.dtype.kind in "iu"
     mapping = Map(
         kind.storage,
@@ -85,5 +86,5 @@ def _parameter_values(held: tuple[float, ...] | Array, kind: DType | None) -> Fl
     return as_float32_or_64(out)
 
 
-def _dequantize_plain(codes: NDArray[np.generic], of: Map) -> Floats:
-    return dequantize(codes, of, Rule())
+def _dequantize_plain(integers: NDArray[np.generic], of: Map) -> Floats:
+    return dequantize(integers, of, Rule())

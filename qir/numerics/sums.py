@@ -76,6 +76,7 @@ def _dequantized_sums(of: Sum, sums: Floats) -> Floats:
     """Returns the dequantized sums without the bias."""
     if of.rule.requant.order not in ONE_BY_ONE:
         return np.asarray(sums * accumulator_unit(of))
+    # The product x * w is not formed here: the kernel multiplies by one scale after the other.
     scales = (
         kernel_scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w"))
     )
@@ -172,7 +173,7 @@ def quantize_by_range(values: Floats, y: Map, rule: Rule) -> Integers:
     levels = F32.type(2**y.storage.bits - 1)
     with np.errstate(all="ignore"):
         gain, low_term = levels / (high - low), (-low * levels) / (high - low)
-        # The gain and the low end in steps, applied with one rounding.
+        # TensorFlow's oneDNN kernels have the gain and the low end, in steps, as one multiply-add.
         scaled = fma(*np.broadcast_arrays(values.astype(F32), gain, low_term))
     lowest = np.asarray(y.storage.bounds[0], np.int64)
     integral = np.clip(ROUNDINGS[rule.requant.round](scaled).astype(np.float64), 0, float(levels))

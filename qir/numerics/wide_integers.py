@@ -32,6 +32,8 @@ def _split_integers(whole: NDArray[np.generic]) -> SplitIntegers:
 
 def _split_floats(whole: NDArray[np.float64]) -> SplitIntegers:
     """Whole float values as two halves; what is beyond 2^66 comes as that."""
+    # 2^66 is beyond every 64-bit end even after a zero point is added, and its halves still fit
+    # int64.
     near = np.clip(whole, -(2.0**66), 2.0**66)
     high = np.floor(near / _TWO_32)
     return high.astype(np.int64), (near - high * _TWO_32).astype(np.int64)
@@ -49,19 +51,20 @@ def add_saturating(
         a + b for a, b in zip(_split_floats(whole), _split_integers(zero), strict=True)
     )
     above, below = high_sum + (low_sum >> 32), low_sum & (_TWO_32 - 1)
-    codes = (above.astype(np.uint64) << np.uint64(32)) | below.astype(np.uint64)
+    integers = (above.astype(np.uint64) << np.uint64(32)) | below.astype(np.uint64)
+    # Halves compare as numbers do: the upper ones first, the lower ones where these are equal.
     for end, beyond in ((low, np.less), (high, np.greater)):
         far, near = end >> 32, end & (_TWO_32 - 1)
         past = beyond(above, far) | ((above == far) & beyond(below, near))
-        codes = np.where(past, np.uint64(end % (1 << 64)), codes)
-    return codes.astype(carrier)
+        integers = np.where(past, np.uint64(end % (1 << 64)), integers)
+    return integers.astype(carrier)
 
 
 def subtract_rounding_once(
-    codes: NDArray[np.generic], zero: NDArray[np.generic], kind: np.dtype[np.floating]
+    integers: NDArray[np.generic], zero: NDArray[np.generic], kind: np.dtype[np.floating]
 ) -> NDArray[np.floating]:
     """quantized values - zero, rounded once."""
-    (high, low), (zero_high, zero_low) = _split_integers(codes), _split_integers(zero)
+    (high, low), (zero_high, zero_low) = _split_integers(integers), _split_integers(zero)
     above = (high - zero_high).astype(np.float64) * _TWO_32
     below = (low - zero_low).astype(np.float64)
     near = np.asarray(above + below)

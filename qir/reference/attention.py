@@ -59,6 +59,7 @@ def attention(
     masked = _apply_mask(capped, mask, allowed)
     probs = _round_at(inner, "probs", _softmax(masked, q, precision))
     context = _grouped_product(probs, values, groups)
+    # Inputs of three axes have their heads side by side in the last axis, and so has the result.
     width = queries.shape[1] * values.shape[3]
     y = np.swapaxes(context, 1, 2).reshape(*q.shape[:2], width) if has_three_axes else context
     results = [y, *([keys, values] if present else [])]

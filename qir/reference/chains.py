@@ -215,6 +215,7 @@ def _run_stage_by_stage(node: Node, operands: Operands, rules: RuleSource) -> In
         quantized: Integers | None = None
         if i == 0:
             rule = _anchor_rule(link, rules)
+        # The anchor, or a stage that does not read the stage before it.
         if flow is None or stage.flow is None:
             flow, kind = _unquantized_stage(link, rules)
         elif rule is not None and out is not None and _runs_on_integers(link, rule):

@@ -64,6 +64,7 @@ def fold(x: Array, *, size: Ints, kernel: Ints, stride: Ints, pad: Ints, dilatio
     if x.shape[1] % area or x.shape[2] != math.prod(counts):
         raise OpError(f"fold: x {list(x.shape)} is no {counts} windows of {tuple(kernel)}")
     parts = to_float64(x).reshape(len(x), x.shape[1] // area, area, *counts)
+    # Windows may end before the image does; the result still has all of its elements.
     spans = [max(w.span, w.before + w.size) for w in windows]
     out = np.zeros((*parts.shape[:2], *spans), parts.dtype)
     for i, tap in enumerate(np.ndindex(*kernel)):

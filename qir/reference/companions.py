@@ -72,6 +72,7 @@ def resolve_companions(
 
 def companion_slots(op: str, slots: Iterable[str]) -> list[str]:
     """Those of some slots that are companions and no operands of the op's own."""
+    # An op's own operand of such a name is no companion.
     candidates = [s for s in slots if s.rpartition(".")[2] in COMPANIONS]
     return [s for s in candidates if spec(op).slot(s) is None and spec(op).is_companion(s)]
 
@@ -180,6 +181,7 @@ def _param(values: NDArray[np.generic], granularity: Granularity | None, name: s
 
 def _repeat_zero(zero: Param, scale: Param) -> Param:
     """One zero next to many scales is the zero of each."""
+    # Types hold as many zeros as scales; an empty tuple stands for zeros alone.
     count, size = _param_count(zero), _param_count(scale)
     if not count or count == size:
         return zero

@@ -12,6 +12,8 @@ from qir.ir.attrs import Attr
 from qir.ir.types import TensorType
 from qir.reference.operands import Array, normalize_axis
 
+# A loop whose condition never turns false would run for ever: 16 million rounds are refused
+# instead.
 _MAX_ROUNDS = 1 << 24
 
 

@@ -38,6 +38,8 @@ def _conv(n: int) -> Callable[..., Array]:
         s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
         if x.shape[1] != w.shape[1] * groups or len(w) % groups:
             raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
+        # Padding takes part as zeros, so an infinite weight that meets it gives NaN, as in
+        # onnxruntime.
         padded_x = np.pad(to_float64(x), [(0, 0), (0, 0), *zip(p[:n], p[n:], strict=True)])
         spans = [(k - 1) * b + 1 for k, b in zip(w.shape[2:], d, strict=True)]
         sizes = [(g - r) // a + 1 for g, r, a in zip(padded_x.shape[2:], spans, s, strict=True)]

@@ -30,6 +30,7 @@ def run_as_conv2d(call: MethodCall, arrays: Arrays) -> Integers:
         # A signal is an image of one line.
         x, w = x[:, :, None], w[:, :, None]
         stride, dilation, pad = [1, *stride], [1, *dilation], [0, pad[0], 0, pad[1]]
+    # With an odd number of channels a pair spans two taps: the whole window must lie in one row.
     elif call.rule.acc.pairs == "saturate_rows" and w.shape[1] % 2:  # pairs of two slices
         x, w, depth = _windows(x, w, call, stride, pad, dilation)
         stride, dilation, pad = [1, 1], [1, 1], [0] * 4
@@ -63,6 +64,7 @@ def _slices(
 ) -> tuple[Integers, Integers, tuple[int]]:
     """Each place along the depth as an image whose channels are those of the slices it sees, of
     each group those of one slice after those of another."""
+    # Depth taps become channels: the sum is the same, and so is the order of its terms.
     (channels, taps), zero = w.shape[1:3], call.affine("x").zero
     padded_x = np.pad(x, ((0, 0), (0, 0), pad, (0, 0), (0, 0)), constant_values=int(zero))
     count = _places(padded_x.shape[2], taps, stride, dilation)

@@ -20,6 +20,7 @@ _HIGHEST = float32(44.361416)
 @np.errstate(over="ignore")
 def exponential(x: Float32Array) -> Float32Array:
     """e ^ x, by a polynomial of five terms about the nearest power of two."""
+    # The ends, too, are those of oneDNN: beyond them float32 has no normal result.
     clamped = np.maximum(np.minimum(x, _HIGH), _LOW)
     # x = n ln 2 + r with r near 0: e^x = 2^n e^r.
     power = np.floor(clamped * float32(1.442695) + float32(0.5))

@@ -213,6 +213,7 @@ def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
     groups = run.node.attrs["groups"]
     assert isinstance(groups, int)
     x_zero, w_zero = run.beside.get("x.zero"), run.beside.get("w.zero")
+    # Zero points are subtracted before padding, so that a padding of 0 counts as the zero point.
     x_centered = _subtract_zero(x, x_zero, rows=False)
     w_centered = w.astype(np.int64)
     if w_zero is not None:

@@ -43,6 +43,7 @@ def einsum(xs: Sequence[Array], *, equation: str) -> Array:
 
 def _diagonal(x: Array, labels: Labels, sizes: dict[str, int]) -> tuple[Array, Labels]:
     """Returns an operand with each label once, axes of 1 as long as the others of their label."""
+    # A label twice in one operand means its diagonal; NumPy appends that axis at the end.
     x = np.broadcast_to(x, [sizes[n] for n in labels])
     while len(set(labels)) < len(labels):
         first = next(i for i, n in enumerate(labels) if n in labels[i + 1 :])
@@ -58,6 +59,8 @@ def _sum_out(x: Array, labels: Labels, needed: set[str]) -> tuple[Array, Labels]
     summed = tuple(i for i, n in enumerate(labels) if n not in needed)
     if not summed:
         return x, labels
+    # NumPy's sums depend on strides in the last bits: contiguous data make them depend on the
+    # elements alone.
     flat = np.asarray(x, order="C")
     return np.asarray(np.sum(flat, summed, dtype=x.dtype)), tuple(n for n in labels if n in needed)
 

@@ -67,6 +67,7 @@ def truncating_divide(a: Array, b: Array) -> Array:
 def relu(x: Array) -> Array:
     """x where it is not negative, else 0; NaN stays. OpError if x holds no numbers."""
     numeric_dtype("relu", "x", x)
+    # Not np.maximum, which may turn -0.0 into 0.0; NaN is not less than 0 and stays.
     return np.where(np.less(x, x.dtype.type(0)), x.dtype.type(0), x)
 
 

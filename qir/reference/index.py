@@ -133,6 +133,7 @@ def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1) -> Arr
     new_axis = normalize_axis("one_hot", axis, indices.ndim + 1)
     if values.shape != (2,) or depth < 1:
         raise OpError(f"one_hot: values {list(values.shape)}, depth {depth}")
+    # ONNX lets one_hot have float indices, whose fraction is cut off.
     integers = (
         indices if indices.dtype.kind in "iu" else np.trunc(to_float64(indices).astype(np.float64))
     )

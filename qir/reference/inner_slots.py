@@ -43,13 +43,14 @@ def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]
     op_operands = {s: a for s, a in operands.items() if s not in inner_companions}
     result_types = tuple(value.type for value in node.results)
     resolved = resolve_companions(node.op, node.operands, op_operands, result_types, rules)
+    # A method predicts a whole kernel, which has no place to round at an inner slot.
     by_method = None if node.inner else _by_method(node, resolved, rules)
     if by_method is not None:
         return by_method
     floats: dict[str, Tensor] = {}
     for slot, data in resolved.arrays.items():
         quant = resolved.types[slot].quant
-        floats[slot] = data if quant is None else _Place(rules, slot, quant).reals(data)
+        floats[slot] = data if quant is None else _Place(rules, slot, quant).dequantized(data)
     # What rounds a value at each inner slot: through the integers of a type and back, or by a cast.
     inner: dict[str, Callable[[Float64Array], Float64Array]] = {}
     for name, element in node.inner.items():
@@ -63,7 +64,7 @@ def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]
     out: list[Tensor] = []
     for kind, data in zip(resolved.results, results, strict=True):
         quant = kind.quant
-        out.append(data if quant is None else _Place(rules, "its result", quant).codes(data))
+        out.append(data if quant is None else _Place(rules, "its result", quant).quantized(data))
     return tuple(out)
 
 
@@ -119,11 +120,11 @@ class _Place:
         )
         return map_of(quant, scale=scale, zero=zero)
 
-    def reals(self, codes: Tensor) -> Tensor:
+    def dequantized(self, integers: Tensor) -> Tensor:
         """Returns what quantized values mean."""
-        return dequantize(codes, self._map(), self.manner.resolve(dequantize_query(self.quant)))
+        return dequantize(integers, self._map(), self.manner.resolve(dequantize_query(self.quant)))
 
-    def codes(self, x: Tensor) -> Tensor:
+    def quantized(self, x: Tensor) -> Tensor:
         """Returns the quantized values of floats."""
         return quantize(x, self._map(), self.manner.resolve(quantize_query(self.quant)))
 

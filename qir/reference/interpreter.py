@@ -78,6 +78,8 @@ def run(
     compute, naming the node.
     """
     input_types = {value.name: value.type.dtype for value in graph.inputs}
+    # Values of a framework's own (sequences, optionals) stand in arrays of one object, so that
+    # NumPy does not look inside.
     opaque_inputs = {n for n, kind in input_types.items() if kind.is_opaque and not kind.is_loose}
     inputs = {
         n: box_object(data) if n in opaque_inputs else _to_native(data)
@@ -162,6 +164,8 @@ def _node_results(
     profile: str,
     context: RunContext,
 ) -> tuple[Tensor, ...]:
+    # A constant that is also named in the inputs has a default in the model, which a caller may
+    # replace.
     if node.op == "input" or (node.op == "constant" and node.name in inputs):
         return (np.asarray(inputs[node.name]),)
     try:

@@ -22,6 +22,7 @@ def _compare(op: str, function: np.ufunc) -> Callable[[Array, Array], Array]:
     """NaN is unlike everything, and neither less nor greater; texts are compared by their bytes."""
 
     def run(a: Array, b: Array) -> Array:
+        # Truth values and texts have equality but no order.
         has_equality = a.dtype == b.dtype and op in ("equal", "not_equal")
         if not (has_equality and a.dtype.kind in "bO"):
             common_dtype(op, a=a, b=b)
@@ -35,6 +36,7 @@ def _compare(op: str, function: np.ufunc) -> Callable[[Array, Array], Array]:
 
 
 def _texts(x: Array) -> Array:
+    # Texts are compared by their UTF-8 bytes, as runtimes store them.
     out = np.empty(x.shape, object)
     for at, text in np.ndenumerate(x):
         out[at] = text if isinstance(text, bytes) else str(text).encode(errors="surrogatepass")

@@ -80,9 +80,11 @@ def mean_of_steps(
         )
         return run_in_operand_type(kernel, call, arrays)
     if call.op == "reduce_mean" and not _is_inner_mean(call, arrays["x"].ndim):
+        # torch's kernel reduces the last axes only; other axes are averaged as floats.
         floats = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32) * float32(x.scale)
         return quantize(compute(call.op, {"x": floats}, call.attrs), out, call.rule)
     raw = raw and arrays["x"].shape[1] > 1
+    # The global mean of a volume has a loop of its own: no vectors, and a division.
     if arrays["x"].ndim == 5 and _is_global(call):
         if _channels(call, 5) == 4 and arrays["x"].shape[4] > 1:
             return mean_of_volumes(arrays["x"], x, out, call.rule)
@@ -96,6 +98,7 @@ def mean_of_steps(
     if raw:
         sums, zero = sums + float(out.zero) * number, float32(0)
     total, divisor = sums.astype(float32), number.astype(float32)
+    # The kernel divides 1 by the height, then by the width, each rounded to float32.
     sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [divisor]
     scaled = total / divisor if divide else total * reduce(np.divide, sides, np.ones((), float32))
     adds_zero_after = after and not raw and _is_channels_last_or_global(call, arrays["x"].shape)

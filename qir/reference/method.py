@@ -72,9 +72,9 @@ def round_to_int32(x: Float32Array) -> NDArray[np.int64]:
     return np.where(fits, np.rint(np.where(fits, x, 0)), -(2.0**31)).astype(np.int64)
 
 
-def saturate(codes: NDArray[np.int64], out: Affine) -> Integers:
+def saturate(integers: NDArray[np.int64], out: Affine) -> Integers:
     """Whole numbers as quantized values that saturate."""
-    return np.clip(codes, out.low, out.high).astype(out.carrier)
+    return np.clip(integers, out.low, out.high).astype(out.carrier)
 
 
 def quantized_result(call: MethodCall) -> Affine:
@@ -109,4 +109,5 @@ def require_same_parameters(name: str, x: Affine, out: Affine) -> None:
 
 def variadic_slots(arrays: Mapping[str, object]) -> list[str]:
     """Returns the slots `xs.0`, `xs.1` ... in order."""
+    # By number, since as texts `xs.10` would come before `xs.2`.
     return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))

@@ -98,6 +98,7 @@ def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """
     if not a or not b:
         return not a or a[-1] == 1
+    # Axes where both are 1 are dropped by the broadcaster, so they do not start a run.
     pairs = list(zip(a[::-1], b[::-1], strict=False))
     return next((p for p in pairs if p != (1, 1)), pairs[-1])[0] == 1
 
@@ -106,6 +107,8 @@ def scaled_product(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: 
     """a * b: rne((a - za) * (b - zb) * m + zc) in float32, m = (sa * sb) / sc."""
     require_per_tensor("scaled_product", a_map, b_map, out)
     with np.errstate(all="ignore"):
+        # onnxruntime's QLinearMul multiplies the scales first; another order gives another last
+        # bit.
         factor = float32(float32(a_map.scale) * float32(b_map.scale)) / float32(out.scale)
         left = (a.astype(np.int32) - int(a_map.zero)).astype(float32)
         right = (b.astype(np.int32) - int(b_map.zero)).astype(float32)
@@ -121,18 +124,20 @@ def _table(
 ) -> Integers:
     """The result's code for each quantized value there is, from the least on."""
     least, greatest = of.storage.bounds
+    # Two bytes make 65,536 entries; a table of 32-bit integers would not fit the memory.
     if greatest - least > 1 << 16:
         raise OpError(f"a table over all values of {of.storage} is too long")
     quantized = np.arange(least, greatest + 1).astype(of.carrier)
     return quantize(function(dequantize(quantized, of, rule).astype(float32)), out, rule)
 
 
-def _lookup(table: Integers, codes: Integers, of: Affine) -> Integers:
-    return table[codes.astype(np.int64) - of.storage.bounds[0]]
+def _lookup(table: Integers, integers: Integers, of: Affine) -> Integers:
+    return table[integers.astype(np.int64) - of.storage.bounds[0]]
 
 
 def logistic(x: Float32Array) -> Float32Array:
     """1 / (1 + exp(-x)) by a rational approximation in float32, fused multiply-adds throughout."""
+    # MlasLogisticKernel clips its argument to 18 on either side.
     x = np.clip(x, float32(-18), float32(18))
     square = x * x
     # Horner's scheme from the highest coefficient: p is the odd numerator over x, q the
@@ -159,7 +164,7 @@ def recode(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
         return x
     if x_map.axis is not None or out.axis is not None:
         return quantize(dequantize(x, x_map, rule), out, rule)
-    return _lookup(_table(x_map, out, rule, lambda reals: reals), x, x_map)
+    return _lookup(_table(x_map, out, rule, lambda floats: floats), x, x_map)
 
 
 def recode_all(
@@ -272,6 +277,8 @@ def mean_of_reals(
     floats = float32(x_map.scale) * (quantized.astype(np.int32) - int(x_map.zero)).astype(float32)
     outside = np.zeros((), float32)
     inside = pad_window(np.ones((1, 1, *sizes), float32), windows, outside)
+    # Padding is the float 0, and `inside` says which taps it takes: they count only with
+    # `count_pad`.
     padded_x = pad_window(floats, windows, outside)
     counts = tuple(window.count for window in windows)
     total = np.zeros((*quantized.shape[:2], *counts), float32)
@@ -295,6 +302,7 @@ def mean_of_codes(x: Integers, x_map: Affine, out: Affine, *, layout: str = "NCH
     axes = tuple(range(2, x.ndim) if layout == "NCHW" else range(1, x.ndim - 1))
     count = math.prod(x.shape[a] for a in axes)
     total = (x.astype(np.int64) - int(x_map.zero)).sum(axes, keepdims=True).astype(np.int32)
+    # MLAS folds the count into the multiplier, so a mean takes one rounding after the integer sum.
     factor = float32(x_map.scale) / float32(float32(out.scale) * float32(count))
     zero = int(out.zero)
     scaled = np.clip(
@@ -377,6 +385,8 @@ def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     method_rule = call.rule.method
     if method_rule is None:
         raise OpError(f"{call.op}: the rule names no method")
+    # Two names are not functions: `reals` is the float op between dequantize and quantize, `move`
+    # the op that moves integers.
     if method_rule.name == "reals":
         return _run_on_floats(call, arrays)
     if method_rule.name == "move":
@@ -393,6 +403,8 @@ def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
         raise OpError(f"{call.op}: {method_rule.name} gives quantized values, the result is float")
     if method.slots is None:
         return method.function(call, arrays, **method_rule.params)
+    # A profile may name a method for an op whose operands it does not have: said here, not as a
+    # KeyError.
     missing = {s for s in method.slots if s != "xs" and s not in arrays}
     missing |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()
     missing |= {name for name in method.attrs if name not in call.attrs}

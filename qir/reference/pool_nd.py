@@ -165,6 +165,7 @@ def max_pool_places(
     best = np.full((*x.shape[:2], *counts), lowest_element(kind, x.dtype), x.dtype)
     best_places = np.full(best.shape, -1, np.int64)
     padded_x = pad_window(x, windows, lowest_element(kind, x.dtype))
+    # Places are counted in a plane and shifted to the tensor at the end; padding has place -1.
     plane = np.arange(math.prod(x.shape[2:]), dtype=np.int64).reshape(1, 1, *x.shape[2:])
     places = pad_window(plane, windows, np.array(-1))
     for tap in np.ndindex(*(w.kernel for w in windows)) if best.size else ():
@@ -207,6 +208,8 @@ def max_unpool(x: Array, places: Array, *, size: Ints, counted: str = "tensor") 
     ):
         raise OpError(f"{op}: x {list(x.shape)}, places {list(places.shape)}, size {tuple(size)}")
     shape = (*x.shape[:2], *size)
+    # Places within planes become places within the tensor, so that one assignment puts all
+    # elements.
     positions = places.astype(np.int64)
     positions = positions + (
         _plane_offsets(op, shape, "tensor") - _plane_offsets(op, shape, counted)

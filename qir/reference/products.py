@@ -216,6 +216,8 @@ def integer_product(
     # multiplier does it.
     if has_addend or is_rescaled or rule.requant.order in ONE_BY_ONE:
         return codes_of_sum(total, out, result_map, summand)
+    # From here on the sum is an integer alone, and one multiplication and one rounding give the
+    # result.
     factor = multiplier(sums.x, sums.w, result_map, rule, gain=total.gain)
     if not sums.spread:
         return requantize(total.acc, factor, out, rule, axis=total.axis)
@@ -228,6 +230,7 @@ def _sum_products(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
     accumulate.check(kernel.rule)
     has_offset = has_offset_term(kernel)
     if has_offset:
+        # The integer sums ignore the offset of the data; its share comes in as a bias below.
         plain_data = affine_of(replace(kernel.quant(traits.data), plus=None))
         kernel = replace(kernel, maps={**kernel.maps, traits.data: plain_data})
     is_plain = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
@@ -286,6 +289,8 @@ def _add_bias(kernel: ProductKernel, total: Sum, bias: Integers, sums: _Sums) ->
             if adds_on_floats
             else replace(total, bias=float_bias)
         )
+    # Neither float case applies: the bias is an integer in the unit of the sums, or is rounded to
+    # one.
     integer_bias = _integer_bias(kernel, bias, sums)
     integer_bias = integer_bias.reshape(shape) if integer_bias.ndim == 1 else integer_bias
     if adds_on_floats:

@@ -136,6 +136,8 @@ def run_op(
         return (
             methods.run(kernel, arrays) if result.quant is None else run_on_floats(kernel, arrays)
         )
+    # Methods take plain scales and integer zero points; tables, offsets and blocks go through
+    # floats.
     if not all(t.quant is None or is_affine(t.quant) for t in (*types.values(), result)):
         return run_on_floats(kernel, arrays)
     if rule.method is not None:
@@ -184,6 +186,7 @@ def _run_quantize(kernel: ProductKernel, x: Integers) -> Integers:
     quant = kernel.result.quant
     if rule.method is not None and rule == kernel.rule and quant is not None and is_affine(quant):
         return methods.run(kernel, {"x": x})
+    # ONNX's `saturate = 0` concerns float8 types alone.
     if kernel.attrs["saturate"] is True:
         return quantize(x, out, rule)
     if not out.storage.is_float:
@@ -203,6 +206,7 @@ def _run_requantize(kernel: ProductKernel, quantized: Integers) -> Integers:
     result = kernel.result.quant
     assert result is not None
     rule = with_node_rounding(kernel.rule, kernel.attrs)
+    # `recode` says what `convert` does anyway, for every kind of type.
     has_method = rule.method is not None and rule.method.name != "recode"
     if has_method and is_affine(kernel.quant("x")) and is_affine(result):
         return methods.run(replace(kernel, rule=rule), {"x": quantized})
@@ -221,6 +225,7 @@ def _requantize_through_floats(
     assert out is not None
     if same_map(kernel.map("x"), out):
         return quantized
+    # Two nodes in the runtime, so each takes the rule of its own op.
     float_type = x.with_element(x.quant.express)
     floats = run_op("dequantize", {}, kernel.types, {"x": quantized}, float_type, rules)
     attrs = spec("quantize").complete_attrs({"round": kernel.attrs["round"]})

@@ -32,6 +32,7 @@ def extremes(x: Tensor, keep: tuple[int, ...], blocks: tuple[int, ...]) -> Pair:
         shape = [-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(x.shape)]
         zeros = np.zeros(shape if keep else (), x.dtype)
         return zeros, zeros
+    # reduceat takes a shorter last block too, which reshaping to blocks would not.
     reduced_axes = tuple(i for i in range(x.ndim) if i not in keep)
     ends: list[Tensor] = []
     for reduce in (np.minimum, np.maximum):

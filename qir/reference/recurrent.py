@@ -75,6 +75,7 @@ class RecurrentLayer:
         ]
 
     def _function(self, index: int, name: str) -> Function:
+        # Without a list each activation has ONNX's default.
         defaults = ACTIVATIONS[name]
         a = self.alpha[index] if self.alpha else defaults[0] or 0.0
         b = self.beta[index] if self.beta else defaults[1] or 0.0
@@ -142,6 +143,7 @@ def _lstm_cell(weights: RecurrentWeights, *, input_forget: bool) -> CellStep:
 
     def step(given: Float64Array, state: State) -> State:
         h, c = state
+        # Gates are in ONNX's order: input, output, forget, cell.
         i, o, forget, new = weights.split(given + weights.product(layer.at("h", h)))
         if weights.peephole:
             # Peepholes of i and f look at the old cell, that of o at the new one.
@@ -319,6 +321,7 @@ def _check(
     _check_shape(op, "r", r, ways, rows, out)
     _check_shape(op, "proj", proj, ways, out, hidden)
     _check_shape(op, "peephole", peephole, ways, 3 * hidden)
+    # A bias of half the length is that of the input product alone.
     if bias is None or bias.shape != (ways, rows):
         _check_shape(op, "bias", bias, ways, 2 * rows)
     return hidden, out
@@ -334,6 +337,7 @@ def _weights(
 ) -> tuple[RecurrentWeights, Float64Array]:
     """Returns one direction's weights, and what is added to the product of x with w."""
     rows = r.shape[1]
+    # ONNX keeps two biases in a row: that of x @ w, then that of h @ r.
     biases = np.zeros(2 * rows)
     if bias is not None:
         biases[: bias.shape[1]] = _as_float64(bias)[way]

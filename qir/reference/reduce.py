@@ -65,6 +65,8 @@ def _number_reduction(op: str, function: np.ufunc) -> Callable[..., Array]:
         kind = numeric_dtype(op, "x", x)
         reduced_axes = _reduced_axes(op, x, axes)
         values = to_float64(x) if kind.is_float else x
+        # min and max have no identity in NumPy, which refuses to reduce nothing; ONNX gives the
+        # least or greatest number.
         if function.identity is None and not math.prod(x.shape[a] for a in reduced_axes):
             shape = np.sum(values, axis=reduced_axes, keepdims=keep).shape
             return np.full(shape, _identity_element(x, greatest=function is np.minimum), x.dtype)

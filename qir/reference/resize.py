@@ -278,6 +278,7 @@ def _plan(
     old_sizes = [x.shape[a] for a in axis_list]
     new_sizes, factors = _sizes_and_scales(op, old_sizes, sizes, scales, policy)
     is_crop = coordinates == "tf_crop_and_resize"
+    # onnxruntime copies here, though scales that round to the old sizes would move the places.
     if new_sizes == old_sizes and not is_crop:
         return []
     out = []

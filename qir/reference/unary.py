@@ -19,6 +19,7 @@ from qir.reference.operands import (
 
 def by_element(function: Callable[[float], float], x: Float64Array) -> Float64Array:
     """Returns the function of each element, for those that NumPy has not."""
+    # The C library's erf and erfc by Python's math: NumPy has neither.
     flat = np.fromiter(map(function, x.reshape(-1).tolist()), np.float64, x.size)
     return flat.reshape(x.shape)
 

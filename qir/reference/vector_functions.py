@@ -30,6 +30,7 @@ _LOGARITHM = float32(0.693145751953125), float32(1.428606765330187045e-06)
 
 def exponential(x: Float32Array) -> Float32Array:
     """e ^ x as vectors make it: within an ulp, by a polynomial about the nearest power of two."""
+    # The constants are those of Sleef's expf, which ATen's vectors call.
     clamped = np.clip(x, float32(-105), float32(101))
     # x = n ln 2 + r; ln 2 is subtracted in two parts, so that r keeps its digits.
     power = np.rint(clamped * float32(1.442695040888963407))
@@ -109,11 +110,11 @@ def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
 
 
 def evaluate(
-    op: str, reals: Mapping[str, Integers], attrs: Mapping[str, Attr], *, vectors: bool
+    op: str, floats: Mapping[str, Integers], attrs: Mapping[str, Attr], *, vectors: bool
 ) -> Float32Array:
     """Returns what an op makes of floats, as vectors or as single elements do."""
     with np.errstate(all="ignore"):
-        x = reals["x"].astype(float32) if "x" in reals else np.zeros((), float32)
+        x = floats["x"].astype(float32) if "x" in floats else np.zeros((), float32)
         if op == "hard_sigmoid":
             check_fixed_slope(attrs)
             return hard_sigmoid(x)
@@ -128,4 +129,4 @@ def evaluate(
             return _exponential_unit(x, float32(alpha), float32(1 / alpha))
         if op == "gelu" and vectors and attrs["approximate"] == "none":
             return _gelu(x)
-        return compute(op, reals, attrs).astype(float32)
+        return compute(op, floats, attrs).astype(float32)

@@ -54,14 +54,15 @@ def dequantize_in_kernel(quantized: Integers, mapping: Affine, *, vectors: bool)
 
 
 def quantize_in_kernel(
-    reals: Float32Array, out: Affine, *, vectors: bool, after: bool = False
+    floats: Float32Array, out: Affine, *, vectors: bool, after: bool = False
 ) -> NDArray[np.int64]:
     """Quantizes as the vector loop or the scalar loop does, before the result is saturated.
 
     `after`: the scalar loop adds the zero point after rounding, in 64 bits.
     """
     with np.errstate(all="ignore"):
-        steps = reals * (float32(1) / float32(out.scale))
+        steps = floats * (float32(1) / float32(out.scale))
+        # Clipping to 2^62 first keeps the conversion to 64 bits defined.
         if not vectors and after:
             rounded = np.rint(np.clip(steps, -_BEYOND_ALL_STEPS, _BEYOND_ALL_STEPS)).astype(
                 np.int64
@@ -126,6 +127,8 @@ def merge_vector_and_tail(
     out: Affine,
 ) -> Integers:
     """Takes the vector result for complete vectors of each run, the scalar one for the rest."""
+    # The vector loop handles complete vectors of each innermost run; the scalar loop handles what
+    # is left over.
     scalar_result = parts(body=False)
     length = innermost_run_length(shapes, scalar_result.shape)
     if not lanes or length < lanes:

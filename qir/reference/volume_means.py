@@ -45,6 +45,7 @@ def _sum_fourths(data: Float32Array) -> Float32Array:
 def _cascade_sum(data: Float32Array) -> Float32Array:
     """Runs of rows are added, then runs of these sums, and so on."""
     rows = data.shape[1]
+    # Four levels share the rows: each takes a quarter of the bits of their number.
     power = max(_MIN_LEVEL_POWER, max(rows - 1, 0).bit_length() // _LEVELS)
     # torch's cascade sum (SumKernel.cpp): a level is added to the next after `step` of its sums.
     step = 1 << power

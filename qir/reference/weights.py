@@ -135,6 +135,7 @@ def _with_bias_room(kernel: ProductKernel, arrays: Operands, mapping: Affine) ->
         return mapping
     gain_used = np.asarray(np.minimum(wanted_gain, max_gain), np.float32)
     gain_used = np.where(np.isinf(gain_used), gain, gain_used)
+    # A type without a declared range gets infinite ends, for only its gain is known.
     ends = mapping.ends or DeclaredRange(
         np.full(gain_used.shape, -np.inf, F32), np.full(gain_used.shape, np.inf, F32)
     )
@@ -172,5 +173,6 @@ def _max_gains(kernel: ProductKernel, bias: Integers, x: Affine, gain: Floats) -
                 F32
             )
         bias_gain = gains(bias_map, rule, F32)
+        # The two factors of `bias_gain` do not cancel in float32: MXNet computes both.
         ratio = (_HALF_INT32 / range_end / bias_gain) * bias_gain / data / gain
         return np.asarray(gain * ratio, np.float32)

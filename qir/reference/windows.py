@@ -86,6 +86,7 @@ def pad_window(x: Array, along: Sequence[SlidingWindow], fill: Array) -> Array:
     leading = x.shape[: x.ndim - len(along)]
     out = np.full((*leading, *(w.span for w in along)), fill, fill.dtype)
     all_leading = (slice(None),) * len(leading)
+    # Elements beyond the last window are left out: they would widen the array for nothing.
     inside = tuple(slice(w.before, w.before + w.used) for w in along)
     out[all_leading + inside] = x[all_leading + tuple(slice(w.used) for w in along)]
     return out

@@ -75,6 +75,7 @@ def _step(perm: Perm) -> str:
 
 def permuted_array(array: Array, perm: Perm) -> Array | None:
     """Returns a constant with permuted axes, after prepending axes of 1 where it has fewer."""
+    # Broadcasting prepends axes of 1: they are made explicit, so that they can be permuted.
     lead = len(perm) - array.type.rank
     data, kind = array.contents, array.type
     if lead:
@@ -172,12 +173,14 @@ def _reduced(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None
         return None
     if "axes" not in attrs:
         return _axis(attrs, perm)
+    # Sorted, since the order of reduced axes means nothing and equal nodes should compare equal.
     axes = _int_tuple(_axes(attrs, perm)["axes"])
     return {**attrs, "axes": tuple(sorted(axes))}
 
 
 def _pads(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
     pads, rank = _int_tuple(attrs["pads"]), len(perm)
+    # `pads` lists all fronts, then all backs.
     fronts, backs = (tuple(side[axis] for axis in perm) for side in (pads[:rank], pads[rank:]))
     return {**attrs, "pads": fronts + backs}
 

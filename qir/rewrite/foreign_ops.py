@@ -17,6 +17,7 @@ def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[
     """Replaces a foreign node by ops of the language; returns them, or none if it stays."""
     if node.op != "foreign" or node.bodies or node.schemes:
         return ()
+    # The frontend kept it because some operand was computed; only a constant can change that.
     if all(value.constant is None for value in node.operands.values()):
         return ()
     try:
@@ -48,6 +49,7 @@ def _fits(node: Node, body: Graph) -> bool:
 def _replace(graph: Graph, old: Value, new: Value, name: str) -> None:
     """Gives readers the new value, under the name and with the sizes that were known before."""
     if new.node.op != "input" and new.name == name:
+        # Sizes that the graph's outputs declare stay; elsewhere known ones fill in unknown ones.
         is_output = any(use.node.op == "output" for use in old.uses)
         pairs = zip(old.type.shape, new.type.shape, strict=True)
         sizes = old.type.shape if is_output else tuple(n if o is None else o for o, n in pairs)

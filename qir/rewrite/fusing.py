@@ -340,6 +340,7 @@ def accumulator_scale(
     x, w = operands[traits.data].type.quant, operands[traits.weight or ""].type.quant
     if x is None or w is None:
         return None
+    # A float32 product, as files store the scale of an int32 bias.
     return np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32), np.float32)
 
 
@@ -430,6 +431,7 @@ def _bias_as_computed(
     if rules and (rule.bias.domain == "real_after" or match.anchor.op in TRANSPOSED_CONVOLUTIONS):
         if value.type.quant is None:
             return value
+        # The runtime dequantizes the bias when it builds the kernel, by its own rule.
         floats = dequantize_by_profile(rules, data, value.type.quant).astype(np.float32)
         raw = Array(floats, TensorType(value.type.shape, F32), value.constant.name)
     else:

@@ -88,6 +88,7 @@ def inward(node: Node) -> Callable[[Float64Array, Float64Array], Float64Array]:
         return lambda weights, row: _by_group(weights, row, groups(node))
     if node.op in TRANSPOSED_CONVOLUTIONS:
         return lambda weights, row: _times_along(weights, row, 0)
+    # linear has [out, in]; matmul and gemm have [in, out] unless they transpose it.
     axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
     return lambda weights, row: _times_along(weights, row, axis)
 

@@ -17,6 +17,7 @@ from qir.ledger import Change, Ledger
 from qir.profiles import Profile
 from qir.query.alignment import permute
 
+# A linear layer is x @ w^T + bias; a gemm with another factor or a transposed input is none.
 _PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 
 
@@ -97,12 +98,13 @@ def _before(value: Value) -> Value:
 
 def _is_turned(node: Node) -> bool:
     """Returns whether a product's constant is as [out, in], as a linear layer has it."""
-    value, lies = node.operands["b"], node.attrs.get("trans_b") is True
+    value, is_transposed = node.operands["b"], node.attrs.get("trans_b") is True
+    # A transpose may stand before or after the dequantize, or on both sides: each turns it once.
     for _ in range(2):
-        lies ^= _before(value) is not value
+        is_transposed ^= _before(value) is not value
         value = _before(value)
         value = value.node.operands["x"] if value.node.op == "dequantize" else value
-    return lies
+    return is_transposed
 
 
 def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
@@ -118,6 +120,7 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
     wide = weight.constant.contents.shape[0 if _is_turned(node) else 1]
     if source.type.shape == (wide,):
         return source, constant
+    # A bias of one number, or with leading axes of 1, is repeated or flattened to one a channel.
     if (quant and quant.granularity) or constant.contents.shape[-1:] not in ((), (1,), (wide,)):
         return None
     if constant.contents.size not in (1, wide) or constant.contents.ndim > node.result.type.rank:

@@ -26,6 +26,7 @@ def name_axes(graph: Graph, node: Node) -> bool:
     x, result_type = node.operands["x"].type, node.result.type
     if x.rank < 3 or x.shape[:2] != result_type.shape[:2]:
         return False
+    # A kept proportion is that of all named axes: naming fewer would change the result.
     scales, sizes = node.attrs["scales"], node.operands.get("sizes")
     assert isinstance(scales, tuple)
     if sizes is not None and (sizes.constant is None or node.attrs["policy"] != "stretch"):
@@ -38,6 +39,7 @@ def name_axes(graph: Graph, node: Node) -> bool:
     axes = tuple(range(2, x.rank))
     if sizes is not None and sizes.constant is not None:
         data = sizes.constant.data[2:]
+        # A new constant, as other nodes may read the old one.
         array = Array(data, TensorType(data.shape, sizes.type.element), sizes.constant.name)
         constant = graph.constant(array, name=graph.fresh(sizes.name), before=node)
         graph.set_origins(constant.node, sizes.node.origins)
@@ -68,6 +70,7 @@ def full_sizes_and_scales(node: Node) -> tuple[list[int], list[float]] | None:
         new = dict(zip(axes, wanted, strict=True))
         if dims.known_shape(shape) is not None:
             return [new.get(a, d) for a, d in enumerate(shape) if isinstance(d, int)], []
+        # Sizes of the other axes are unknown, so the resize can only be said by scales.
         known_sizes = dims.known_shape(tuple(shape[a] for a in axes))
         if known_sizes is None or 0 in known_sizes:
             return None

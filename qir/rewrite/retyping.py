@@ -16,9 +16,9 @@ from qir.ir.types import Array, TensorType
 
 
 def not_plain(node: Node) -> bool:
-    """Returns whether an op is none of floats alone, which keeps the types that it has."""
-    coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return node.op in NON_COMPUTE_OPS or bool(node.bodies or node.inner or node.stages) or coded
+    """Returns whether an op is not a plain float op; such an op keeps its types."""
+    quantized = any(v.type.quant for v in (*node.operands.values(), *node.results))
+    return node.op in NON_COMPUTE_OPS or bool(node.bodies or node.inner or node.stages) or quantized
 
 
 class Retyping:

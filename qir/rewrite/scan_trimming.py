@@ -22,6 +22,7 @@ def _trim(graph: Graph, node: Node) -> bool:
         return False
     trimmed = body.copy()
     body_inputs, body_outputs = trimmed.inputs, dict(trimmed.outputs)
+    # A smaller body is built from a copy: the node's types and its body must change together.
     trimmed.remove(trimmed.output)
     trimmed.add(
         "output",
@@ -111,6 +112,7 @@ def _replace_scan(
         profile=node.profile,
         bodies={"body": body},
     )
+    # Names are taken over after the old node is gone, as a graph has each name once.
     named = [(value.name, value.lineage) for value in remaining]
     for old, new in zip(remaining, new_scan.results, strict=True):
         graph.replace(old, new)

@@ -53,6 +53,7 @@ def _unchanged_source(graph: Graph, match: Match) -> Value | None:
     themselves."""
     target_type, steps = match.root.result.type, list[Node]()
     node = match.root
+    # Companions would be computed parameters, about which a trial says nothing.
     while len(steps) < _MAX_STEPS and node.op in CONVERSION_OPS and len(node.operands) == 1:
         steps.insert(0, node)
         x = node.operands["x"]
@@ -79,6 +80,7 @@ def _moved_integers(graph: Graph, match: Match) -> Value | None:
         return None
     value, element = dequantize.operands["x"], root.result.type.element
     quant = value.type.quant
+    # Scales along an axis would have to move with the elements.
     if value.type.element != element or quant is None or quant.granularity is not None:
         return None
     if not _returns_every_integer(graph, value, [dequantize, root]):

@@ -36,6 +36,7 @@ from qir.rewrite import Pass
 from qir.rewrite.runner.filter import may
 
 _NEVER_MERGED = frozenset({"input", "output", "foreign"})
+# 0.0 and -0.0 are equal, so which of them min and max return depends on their order.
 _ORDER_MATTERS = frozenset({"min", "max"})
 
 

@@ -68,6 +68,7 @@ def _per_channel(value: Value, node: Node) -> NDArray[np.float64] | None:
     rank = node.result.type.rank
     if array.type.rank > rank:
         return None
+    # Broadcasting aligns shapes at the last axis.
     padded_shape = (1,) * (rank - array.type.rank) + array.contents.shape
     other_sizes = padded_shape[: _channel_axis(node)] + padded_shape[_channel_axis(node) + 1 :]
     if any(d != 1 for d in other_sizes) or padded_shape[_channel_axis(node)] not in (1, size):

@@ -77,6 +77,7 @@ def foldable(node: Node, limit: int, growth: int) -> bool:
         return False
     if any(v.type.quant for v in node.results):
         return False
+    # By value, so that an operand in two slots counts once.
     operand_sizes = {v: v.constant.contents.size for v in node.operands.values() if v.constant}
     return _element_count(node) <= min(limit, sum(operand_sizes.values()) + growth)
 
@@ -121,6 +122,7 @@ def _reads_static_parameters(node: Node) -> bool:
 def _element_count(node: Node) -> float:
     """Returns how many elements the results have; infinite where nobody knows."""
     shapes = [known_shape(value.type.shape) for value in node.results]
+    # A type may state less than the op's rule infers from constant operands.
     if None in shapes and not node.stages:
         types = infer_result_types(node.op, node.operands, node.attrs, node.bodies)
         shapes = [known_shape(result_type.shape) for result_type in types]

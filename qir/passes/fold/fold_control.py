@@ -185,6 +185,7 @@ def _known_rounds(node: Node, body: Graph) -> int | None:
     cond = _constant_truth(node.operands["cond"]) if "cond" in node.operands else True
     if cond is False or (count is not None and count < 1):
         return 0
+    # A computed count may be 0, and then not even the first round runs.
     runs_first = cond is True and (count_value is None or count is not None)
     # A loop ends by its count, or by the condition that its body gives first.
     stops_after_first = count == 1 or _constant_truth(next(iter(body.outputs.values()))) is False

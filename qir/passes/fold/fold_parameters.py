@@ -87,6 +87,7 @@ class FoldParameters(Pass):
             if (quant := value.type.quant) is None or not quant.dynamic:
                 continue
             by_readers = _types_by_readers(graph, value)
+            # All readers must give constant parameters: one that computes them needs the type open.
             stated = [stated_type for stated_type in by_readers if stated_type is not None]
             if _is_at_edge(value, inside=inside):
                 agreed[value] = None

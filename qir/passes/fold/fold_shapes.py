@@ -99,6 +99,7 @@ class _ShapeFolding:
     """Sizes that unknown ones do not exceed, by axis: a broadcast of both has that size."""
 
     def sweep(self) -> int:
+        # One sweep in graph order, since sizes follow from producers to consumers.
         count = sum(self._visit(node) for node in list(self.graph))
         return count + (self.graph.prune() if count else 0)
 

@@ -115,6 +115,7 @@ def _unfold(graph: Graph, value: Value) -> None:
     if (constant := value.constant) is not None:
         graph.set_attrs(value.node, data=Array(constant.contents, tensor_type, constant.name))
     graph.set_type(value, tensor_type)
+    # A constant or an input makes no integers, so it needs no parameters of its own.
     if value.node.op not in ("constant", "input", *_IGNORING_PARAMETERS):
         for name, parameter in parameters.items():
             graph.set_operand(value.node, name, parameter)

@@ -208,6 +208,7 @@ def _float_operand(
         for name, v in companions.items()
         if name.startswith(prefix)
     }
+    # One dequantize serves all readers that interpret the integers by the same parameters.
     key = (value, *(v for _, v in sorted(parameters.items())))
     if key not in floats:
         floats[key] = _dequantized(graph, node, value, parameters)

@@ -87,6 +87,7 @@ class FuseQdq(Fusing):
         ):
             return False
         if match.anchor.op in INTEGER_SUM_LAYERS:
+            # An integer bias is in the unit of the sums, which a factor of gemm would change.
             gains = (match.anchor.attrs.get("alpha", 1.0), match.anchor.attrs.get("beta", 1.0))
             return match.bias is None or gains == (1.0, 1.0)
         traits = spec(match.anchor.op).traits

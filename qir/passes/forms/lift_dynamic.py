@@ -285,6 +285,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     graph.set_lineage(weights, weight_value.lineage.then("coded"))
     data, weight = slots
     operands = {data: quantized, weight: weights}
+    # The parameters stay operands: they are computed while the model runs.
     operands |= {f"{data}.{name}": value for name, value in _data_parameters(match).items()}
     if bias is not None:
         operands["bias"] = _as_vector(graph, bias)

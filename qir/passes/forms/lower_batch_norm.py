@@ -85,6 +85,7 @@ class LowerBatchNorm(Pass):
     def _is_supported(self, node: Node) -> bool:
         x, y = node.operands["x"], node.result
         axis = node.attrs["axis"]
+        # Convolutions have their channels second, and only for three to five axes is there one.
         is_channel_axis = axis in (1, 1 - x.type.rank) and x.type.rank in CONVOLUTION
         if not is_channel_axis or node.schemes or x.type.quant or y.type.quant:
             return False

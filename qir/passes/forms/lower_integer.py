@@ -118,6 +118,8 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
     data_side, weight_side = _side(x, None), _side(w, channel_axis)
     if data_side is None or weight_side is None:
         return None
+    # A convolution is lowered with one zero point for its weights only; a matrix product may have
+    # one a column.
     many_zeros = weight_side.axis is not None and (
         weight_side.quant.zero is None or weight_side.zeros() is not None
     )
@@ -135,6 +137,7 @@ def _side(value: Value, channel_axis: int | None) -> _Side | None:
         return None
     if quant.plus is not None or quant.has_float_zero or quant.express != F32:
         return None
+    # A range gives scale and zero point only while the model runs.
     if {"x.min", "x.max"} & node.operands.keys():
         return None
     if quant.granularity is None:
@@ -264,6 +267,7 @@ class _Builder:
             and isinstance(factors[0], np.ndarray)
         ):
             factors[1] = factors[1].reshape(-1, *(1,) * trailing_axes)
+            # Constants are reshaped here, so that no reshape is left for the product.
             trailing_axes = 0
         if alpha != 1.0:
             factors.append(np.asarray(alpha, np.float32))

@@ -64,6 +64,7 @@ class _Axis:
     def of(cls, span: int, stride: int, pads: tuple[int, int], output_pad: int) -> _Axis:
         """Returns the numbers for a kernel that spans so many pixels, dilated."""
         low, high = pads
+        # The phase with the most taps decides; the others have zeros for the rest.
         taps = -(-span // stride)
         before = max(taps - 1 - low // stride, 0)
         after = max((span - high + output_pad - 1) // stride, 0)
@@ -208,6 +209,8 @@ def _phases(filters: np.ndarray, stride: int, taps: Sequence[int]) -> np.ndarray
     ends = [count * stride - span for count, span in zip(taps, spans, strict=True)]
     whole = np.pad(filters, [(0, 0), (0, 0), *((0, end) for end in ends)])
     split = whole.reshape(inner, outer, taps[0], stride, taps[1], stride)
+    # Reversed, for a convolution reads its taps forwards and a transposed one spreads them
+    # backwards.
     by_phase = split[:, :, ::-1, :, ::-1, :].transpose(3, 5, 1, 0, 2, 4)
     return np.ascontiguousarray(by_phase.reshape(stride * stride * outer, inner, *taps))
 

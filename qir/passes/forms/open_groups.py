@@ -108,6 +108,7 @@ def _open_group(graph: Graph, node: Node) -> None:
                 inner=inner.inner,
             )
         copies.update(zip(inner.results, copy.results, strict=True))
+    # Names are free only after the group is gone, so they are handed over last.
     results = [copies[v] for v in body.outputs.values()]
     old_names = [(old.name, old.lineage) for old in node.results]
     for old, result in zip(node.results, results, strict=True):

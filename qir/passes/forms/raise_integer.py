@@ -104,6 +104,7 @@ class RaiseInteger(Pass):
                 or (quants := _operand_types(chain, *found_sides)) is None
             ):
                 continue
+            # Floats do not wrap, so the result would be another where the sum of integers does.
             if overflow := overflow_text(graph, node):
                 ledger.add(
                     Change.EXACT, self.name, node.name, f"stays a sum of integers: {overflow}"
@@ -146,6 +147,7 @@ def _scaled_sum(node: Node) -> _ScaledSum | None:
     if cast is None or cast.attrs["to"] != F32:
         return None
     result, factors = cast.result, list[_Array]()
+    # Runtimes write the two scales as one product, or as two multiplications.
     while (product := _only_user(result, "mul")) is not None and len(factors) < 2:
         constants = _constant_factors(_other_operand(product, result))
         if not constants:
@@ -300,6 +302,7 @@ def _derived_type(
     zero_row: _Array | None = zeros.reshape(()) if zeros.size == 1 else None
     if zero_row is None and node is not None and node.op == "matmul_integer":
         zero_row = _scalar_or_vector(zeros, node, 0)
+    # A quantized type has finite scales above zero; factors of a model may be anything.
     if zero_row is None or not (np.greater(scales, 0) & np.isfinite(scales)).all():
         return None
     per_channel = scales.ndim or zero_row.ndim

@@ -69,6 +69,7 @@ class RoundBiases(Pass):
             "  %y = conv2d(%x, %w, bias=%b) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>\n"
             "  output(y=%y)\n}}\n"
         )
+        # The core names no runtime: the sample takes the first profile that adds a bias to floats.
         for profile_name in profile_names():
             graph = parse(text.format(profile_name), {"w": np.ones((1, 2, 1, 1), np.int8)})
             if any(float_bias(graph, node) for node in graph):
@@ -136,6 +137,7 @@ class FloatBias:
                 weight_values * (self._aligned_with_weights(old) / self._aligned_with_weights(new))
             )
         )
+        # The product is a float32, as the runtime computes the unit of its sums.
         sum_unit = (np.float32(self.x.scales()) * new).astype(np.float64)
         integers = np.rint(self.floats / sum_unit)
         movement = self._bias_movement(integers, sum_unit)
@@ -211,6 +213,7 @@ def float_bias(
 ) -> FloatBias | None:
     """Returns an integer layer whose bias is added to floats; None for what is none, or ends in
     other ops than `activations`."""
+    # A group has its layer first, and the bias in one of the group's own slots.
     stage = node.stages[0] if node.stages else node
     traits, quant = spec(stage.op).traits, node.results[0].type.quant if node.results else None
     if traits.weight is None or traits.bias is None or stage.op in TRANSPOSED_CONVOLUTIONS:

@@ -147,6 +147,7 @@ class _Kernel:
         first, last = min(first, 0.0), max(last, 0.0)
         storage = self.x.storage
         lowest, highest = storage.bounds
+        # An empty interval has no scale; any other serves, as all sums are then equal.
         scale = np.float32((last - first) / (highest - lowest)) or self.out.scales()
         zero = int(np.clip(lowest - np.rint(first / float(scale)), lowest, highest))
         return uniform(storage, np.float32(scale), zero)

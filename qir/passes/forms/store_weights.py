@@ -99,6 +99,7 @@ class _Layer:
         if bias is None or bias.constant is None or rule.bias.domain != "rounded_acc":
             return
         bias_integers = quantize_bias(bias.constant.data, self.kernel.affine(traits.data), w, rule)
+        # A kernel with 64-bit sums makes a 64-bit bias, which 32 bits may not hold: it stays float.
         if bias_integers.dtype == np.int32:
             tensor_type = Array.of(bias_integers).type
             self._replace_constant(graph, self.slots[traits.bias or ""], bias_integers, tensor_type)

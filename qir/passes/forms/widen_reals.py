@@ -78,6 +78,7 @@ class WidenReals(Pass):
         yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
+        # Graphs that only cast stay as they are, so that a second run changes nothing.
         parts = [part for part in graphs_with_bodies(graph) if _computes_in_graph(part)]
         first = next((node for part in parts for node in part if _computes(node)), None)
         if first is None or not may(self.name, "widen", first):

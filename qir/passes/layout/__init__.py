@@ -57,6 +57,8 @@ class Layout(Pass):
             raise UsageError(f"layout: to = {self.to!r} is neither nhwc nor nchw")
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
+        # Permuting a region may bring two transposes together, and removing one may make a region
+        # worth permuting: both repeat until nothing changes.
         count, skipped = 0, set[Node]()
         while changed := self._run_round(graph, ledger, skipped):
             count += (

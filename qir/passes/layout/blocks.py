@@ -38,6 +38,7 @@ def blocks(before: Shape, after: Shape) -> list[Block]:
 
     Where sizes that no number is known of are in the way, all that is left is one group.
     """
+    # Axes of size 1 hold no order, so they belong to no group.
     before_axes = [i for i, size in enumerate(before) if size != 1]
     after_axes = [i for i, size in enumerate(after) if size != 1]
     groups: list[Block] = []

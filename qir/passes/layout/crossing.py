@@ -111,6 +111,7 @@ def _edit(node: Node, operand_states: States) -> Edit | None:
         ):
             return None
         return _reordered_edit(node, operand_states, first)
+    # Operands that differ in more than one way have no common form.
     if any(state != first for state in operand_states.values()):
         return None
     edit = _RULES.get(node.op, _permuted_edit)(node, operand_states, first)

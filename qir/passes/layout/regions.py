@@ -103,6 +103,7 @@ class PermutedRegions:
         attrs = (node.attrs, *(stage.attrs for stage in node.stages))
         if any(held.get("layout") == self.to.upper() for held in attrs):
             return frozenset()
+        # Below three axes there is no layout of channels.
         ranks = {value.type.rank for value in node.results}
         if len(ranks) > 1 or min(ranks) < 3:
             return frozenset()
@@ -125,6 +126,7 @@ class PermutedRegions:
 
         def root(node: Node) -> Node:
             while parents[node] is not node:
+                # Union-find with path halving.
                 parents[node] = parents[parents[node]]
                 node = parents[node]
             return node
@@ -155,6 +157,8 @@ class PermutedRegions:
                 continue
             order = self._perm(rank)
             reshape = reshape_without_transpose(value, order)
+            # An operand from outside costs a transpose, unless it comes from one that is undone by
+            # it.
             gain -= not (_undoes(value, order) or (reshape and is_identity(reshape.perm)))
             if value.node.op == "transpose":
                 gain += all(self._turns_inside(use, inside) for use in value.uses)
@@ -164,6 +168,7 @@ class PermutedRegions:
             perm = self._perm(value.type.rank)
             gain += sum(transpose.attrs["perm"] == perm for transpose in transposes)
             others = [use for use in outside_uses if use.node.op != "transpose"]
+            # Readers outside share one transpose, and need none if it can pass all of them.
             gain -= bool(others) and plan(others, inverse(perm)) is None
         return gain
 

@@ -51,6 +51,7 @@ def reshape_without_transpose(value: Value, perm: Perm) -> Raised | None:
         return None
     if node.op == "unsqueeze":
         added_axes = {a % value.type.rank for a in int_list(node.attrs["axes"])}
+        # If the other axes keep their order, the unsqueeze can put its axes elsewhere at once.
         remaining = [axis for axis in perm if axis not in added_axes]
         if remaining == sorted(remaining):
             axes = tuple(i for i, axis in enumerate(perm) if axis in added_axes)

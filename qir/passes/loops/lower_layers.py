@@ -200,6 +200,7 @@ class _LayerLoop:
     def _initial_states(self, direction: int) -> tuple[Value, ...]:
         """Returns the states before the first step of a direction."""
         node, batch = self.node, 0 if self.batch_first else 1
+        # With a projection the output state is smaller than the cell state.
         out = node.operands["r"].type.shape[2]
         states: list[Value] = []
         for slot, size in (("h0", out), ("c0", hidden_size(node)))[: 2 if node.op == "lstm" else 1]:
@@ -220,6 +221,7 @@ class _LayerLoop:
             if isinstance(batch_size, int):
                 states.append(self.add_constant(np.zeros((batch_size, size), dtype.carrier), slot))
                 continue
+            # The batch size is known only at run time, so the zeros are made there.
             rows = self.add("unsqueeze", {"axes": (0,)}, x=self._length_of_x(batch, "batch"))
             columns = self.add_constant(np.asarray([size], np.int64), "size")
             shape = self.graph.add(

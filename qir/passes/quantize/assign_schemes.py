@@ -127,6 +127,7 @@ class AssignSchemes(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         kernels = None
         if self.groups:
+            # Values inside a kernel of the profile are never stored, so they get no scheme.
             kernels = find_kernel_groups(graph, self._file or profile_in(graph, self.groups))
         _, schemes = assign_schemes(
             graph, self.capability, self.granularity, self.user_rules, kernels, self.masks

@@ -101,6 +101,7 @@ def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
         if layer_data(node) is None:
             continue
         scheme = node.schemes.get(slots(node)[1])
+        # A scheme with a scale of its own does not follow from the largest weight.
         is_symmetric = scheme is not None and scheme.symmetric and scheme.scale is None
         if (
             scheme is not None

@@ -181,6 +181,7 @@ def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
         return node.schemes.get(bias) if is_vector else None
     if _has_separate_bias_add(node):
         return None
+    # A layer without a bias gets one, of the granularity of its weights where the target has it.
     entry = capability.ops.get(node.op)
     allowed = entry.allowed(bias, True) if entry else ()
     granularity = node.schemes[weight].granularity
@@ -217,6 +218,7 @@ def channel_mean(statistics: Statistics, data: Value, axis: int) -> Float64Array
 
 def _before_reshapes(data: Value, axis: int) -> tuple[Value, int]:
     """Returns what a reshape that keeps the last axis was made of, with that axis there."""
+    # Calibration keeps channels of the tensor before the reshape, which has the same last axis.
     while data.node.op == "reshape" and axis == data.type.rank - 1:
         source = data.node.operands["x"]
         if not source.type.rank or source.type.shape[-1] != data.type.shape[-1]:

@@ -207,6 +207,7 @@ def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[No
         groups_, outputs, channels = found.squares.shape
         power = data.power.reshape(groups_, 1, channels)
         signal = float(np.sum(found.squares * power))
+        # Noise counts relative to the signal, so that layers of different scale compare.
         importance = np.full(groups_ * outputs, 1 / signal if signal > 0 else 0.0)
         consumers = readers.get(after.get(node, -1), [])
         if consumers:

@@ -252,6 +252,7 @@ class _Materializing:
         open."""
         if scheme.negative is None:
             return scheme
+        # A constant shows its sign itself; of other values calibration has seen it.
         is_negative = any(
             bool(v.constant.data.min(initial=0) < 0) if v.constant else self._summary(v).low < 0
             for v in values
@@ -409,6 +410,8 @@ class _Materializing:
 
     def _data_scale(self, node: Node) -> np.float32:
         value = node.operands[spec(node.op).traits.data]
+        # The unit of an integer bias needs the scale of the data, which only a quantized operand
+        # has.
         if value.node.op != "dequantize" or (quant := value.node.operands["x"].type.quant) is None:
             raise SchemeError(f"{node.name}: its weights are planned, its data is not")
         return np.float32(quant.scales())

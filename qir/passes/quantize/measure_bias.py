@@ -106,6 +106,7 @@ class MeasureBias(BiasCorrection):
                 layers[node.result.name] = node, scheme
         if not self.inputs or not layers or self.quantized is None:
             return 0
+        # The float graph before clipping and rounding is the goal, where it is given.
         float_means = _float_means(self.exact or graph, self.inputs, layers)
         shifts = _measured_shifts(self.quantized, self.inputs, float_means)
         count = 0

@@ -149,6 +149,7 @@ def _weight_scheme(
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
     # A recurrent layer multiplies by rows of its weights, as linear does.
     entry = table.ops.get("linear" if node.op in RECURRENT_OPS else node.op)
+    # ConvInteger of ONNX has its channels second, as its kernels do.
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
     options = _offered_schemes(node, entry, granularity)

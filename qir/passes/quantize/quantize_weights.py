@@ -181,6 +181,7 @@ def _block_ranges(floats: ArrayData, box: Box, size: int, axis: int) -> tuple[_T
     data = read_box(floats, (*box[:axis], elements, *box[axis + 1 :]))
     starts = np.arange(0, max(data.shape[axis], 1), size)
     zero = np.zeros((), data.dtype)
+    # reduceat takes a shorter last block too.
     low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
     return low, np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
 

@@ -155,6 +155,7 @@ def _input_moments(
 
     def record(value: Value, data: Tensor) -> None:
         for node in readers.get(value, ()):
+            # Only a layer with a bias can have the mean error taken away later.
             without_mean = centered and slots(node)[2] in node.operands
             moments[node] = _mean_products(
                 _summed_values(node, data.astype(np.float64)), without_mean
@@ -170,7 +171,6 @@ def _mean_products(values: Float64Array, centered: bool) -> Float64Array:
     products = np.stack(
         [group_values.T @ group_values / max(1, len(group_values)) for group_values in values]
     )
-    # What the order of summing leaves open must not decide.
     # The grid is far above the rounding errors of BLAS, whose order of summing varies.
     unit = np.abs(products).max(initial=0) * 2.0**-36
     return np.asarray(np.rint(products / unit) * unit if unit else products)

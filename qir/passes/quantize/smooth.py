@@ -136,6 +136,7 @@ def scales(
             reach = _channel_reach(value, statistics)
             if reach is None or STEP in value.lineage.how:
                 continue
+            # All readers share the factors, so the widest of their weights decides.
             weight_reach = np.max([_input_sizes(use.node) for use in value.uses], axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
                 # As SmoothQuant (Xiao et al., 2022) has it; its alpha is `strength`.

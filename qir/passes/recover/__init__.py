@@ -97,6 +97,7 @@ class Recover(PatternPass):
         yield cls(), parse(text)
 
     def __post_init__(self) -> None:
+        # A single name is common in Python, and would else be read letter by letter.
         families = (self.only,) if isinstance(self.only, str) else tuple(self.only)
         object.__setattr__(self, "only", families)
         for name in families:
@@ -118,6 +119,7 @@ class Recover(PatternPass):
             if requested and name not in requested:
                 continue
             family = self._family(name)
+            # Ops are counted anew only after a family has changed the graph.
             if rewritten:
                 present_ops = frozenset(node.op for node in graph)
             if any(_can_match(one.pattern.results[0], present_ops) for one in family):

@@ -43,6 +43,7 @@ def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
     raw = op.matmul(_scaled(op, q, "q"), keys, trans_a=False).named("scores")
     scores = _scaled(op, raw, "s")
     allowed = Var("allowed").where("dtype == 'bool'")
+    # Only -inf leaves a key out entirely; large negative numbers are masks that are added.
     low = Var("low").check("is -inf", _is_low)
     kept = op.where(allowed, scores, low).named("kept")
     dropped = op.where(allowed, low, scores).named("dropped")

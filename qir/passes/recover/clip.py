@@ -49,6 +49,7 @@ def _replace_by_clip(graph: Graph, match: Match) -> Value | None:
         low = 0.0 if pattern_name == "min-of-relu" else matched_number(match, "low")
     if pattern_name != "lower-bound":
         high = matched_number(match, "high")
+    # Where the bounds cross, the order of minimum and maximum decides, and clip has only one.
     if low is not None and high is not None and low > high:
         return None
     op = "relu" if low == 0 and high is None else "clip"

@@ -10,6 +10,7 @@ from qir.rewrite.patterns.rewriting import Rewrite
 
 _ROOT = math.sqrt(2)
 _SLOPE = math.sqrt(2 / math.pi)
+# The constant of Hendrycks and Gimpel's approximation, as every framework writes it.
 _CUBIC = 0.044715
 
 

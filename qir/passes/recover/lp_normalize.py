@@ -9,6 +9,7 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
+# torch.nn.functional.normalize has eps = 1e-12; the last digits leave room for its rounding.
 _MAX_FLOOR = 1.0001e-12
 """Lengths are kept from 0 by so much at most; what is shorter than that moves."""
 _REDUCTIONS = ("reduce_l2", "reduce_l1", "reduce_sum", "reduce_sum_square")

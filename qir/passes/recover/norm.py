@@ -49,6 +49,7 @@ def _mean_square(op: Ops, x: Term) -> Term:
 def _variance_of_squares(op: Ops, x: Term, mean: Term, keep: bool) -> Either:
     """Returns the mean of squares less the square of the mean, not below 0, as JAX computes it."""
     variance = op.sub(_means(op, squared(op, x), "square", keep), squared(op, mean))
+    # JAX clips at 0, since the difference of two rounded means may be negative.
     return op.max(variance, 0.0) | op.relu(variance) | variance
 
 

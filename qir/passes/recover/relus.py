@@ -58,6 +58,7 @@ def _adds_up_to_one(match: Match) -> bool:
     """Returns whether what is above 0 stays as it is."""
     up, down = (_float_elements(match[name]) for name in ("up", "down"))
     try:
+        # Above 0 the function is (up + down) * x, which must be x.
         total = up + down
     except ValueError:
         return False

@@ -180,6 +180,7 @@ def _equal_halves(value: Value, is_declared: bool, depth: int = 0) -> bool:
     if depth > _MAX_DEPTH or (x is None and node.op != "mul"):
         return False
     if node.op == "mul":
+        # Some models multiply their cosines and sines by one number.
         a, b = node.operands["a"], node.operands["b"]
         table, factor = (
             (a, b) if b.constant is not None and b.constant.contents.size == 1 else (b, a)

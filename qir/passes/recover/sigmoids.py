@@ -61,6 +61,7 @@ def silu(op: Ops, x: Var) -> Term:
 @pattern
 def hard_swish(op: Ops, x: Var) -> Term:
     """x times its hard sigmoid of slope 1 / 6, or x * relu6(x + 3) / 6 in any order."""
+    # Families run one after another, so that a hard sigmoid may be recovered already.
     gate = op.hard_sigmoid(x, alpha=_SIXTH, beta=_HALF)
     return op.mul(x, gate) | scaled(op, x, _relu6(op, x), 1 / 6)
 

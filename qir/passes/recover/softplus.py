@@ -28,6 +28,7 @@ def _parts(op: Ops, x: Var) -> Either:
 
 def _with_threshold(op: Ops, x: Var) -> Either:
     """x itself above a limit from which on softplus is x, else softplus, as torch writes it."""
+    # torch writes a threshold of 20, above which float32 cannot tell softplus from x.
     limit = Var("limit").check("softplus of what is larger is that number", _is_identity_above)
     plus = op.softplus(x) | _parts(op, x)
     above = op.greater(x, limit) | op.greater_equal(x, limit)

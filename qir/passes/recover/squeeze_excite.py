@@ -65,6 +65,7 @@ def _is_row_gate(match: Match) -> bool:
     planes = [
         n.result.type for n in nodes if n.op in ("reshape", "unsqueeze") and _has_image_rank(n)
     ]
+    # The gate is one number a channel, spread over height and width by the product.
     gate_shape = tuple(size if i in (0, channel_axis) else 1 for i, size in enumerate(x.shape))
     row_shape = (x.shape[0], x.shape[channel_axis])
     first = [n for n in nodes if n.op in FLATTENED and not _has_image_rank(n)]

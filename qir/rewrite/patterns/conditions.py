@@ -57,6 +57,7 @@ class Place:
 
     def near(self, node: Node, limit: int = 3) -> Node | None:
         """Returns the node at which it would begin: this one, or the nearest above or below."""
+        # Breadth first, so that the nearest node answers for the one that was asked about.
         visited, level = {node}, [node]
         for _ in range(limit + 1):
             for candidate in level:
@@ -76,7 +77,7 @@ class Place:
 
 @dataclass(frozen=True)
 class PassReport:
-    """What came of asking for a node whether a pass does something there."""
+    """The answer to whether a pass rewrites at a node, and why not."""
 
     name: str
     place: Place
@@ -106,6 +107,7 @@ def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
         if report.hindrance is None:
             return [report]
         reports.append(report)
+    # A place that met more conditions is the likelier one that the user means.
     return sorted(reports, key=lambda report: -report.hindrance.met if report.hindrance else 0)
 
 

@@ -59,6 +59,7 @@ def find_pattern(text: str) -> Pattern:
     Raises UsageError for a name that none has or that several have, ParseError for text that is
     none.
     """
+    # Names have no brackets, so such a text is a pattern itself.
     if "(" in text or "{" in text:
         return parse_pattern(text)
     if text.endswith(SUFFIX):
@@ -66,6 +67,7 @@ def find_pattern(text: str) -> Pattern:
     known = dict(patterns())
     if text in known:
         return known[text]
+    # A short name is enough where one pass alone has a pattern of that name.
     full_names = [name for name in known if name.partition(".")[2] == text]
     if len(full_names) == 1:
         return known[full_names[0]]

@@ -29,6 +29,7 @@ class Bindings:
             known = ", ".join(sorted(self._plan.names))
             raise UsageError(f"pattern {self._plan.name} names nothing {name}; it names {known}")
         key = self._plan.names[name]
+        # Within a round a name means the twin of that round.
         return self._twins.get(key, key)
 
     def get(self, name: str) -> Value | None:

@@ -49,7 +49,7 @@ class _Sides(Term):
 
 
 class Attempt:
-    """One pattern at one value; `failure` is asked for the words of each failure, if given."""
+    """Matches one pattern at one value; calls `failure`, if given, with each failure."""
 
     def __init__(
         self, pattern: Pattern, root: Value, failure: Callable[[int, Node, str], None] | None = None
@@ -67,20 +67,20 @@ class Attempt:
         self.steps = 0
 
     def no(self, node: Node, text: str, *parts: object) -> GoalList:
-        """Says why something is not met, if anybody asks."""
+        """Records why a term does not match, where failures are collected; returns FAILED."""
         if self.failure is not None:
             self.failure(len(self.trail), node, text.format(*parts) if parts else text)
         return FAILED
 
     def bind(self, key: Key, thing: Bound) -> None:
-        """Keeps what stands for a part, until it is taken back."""
+        """Binds a term or a name; backtracking unbinds it."""
         self.bound[key] = thing
         self.trail.append(key)
 
     def choose(
         self, term: Term, value: Value, rest: Goals, ways: Callable[[Goals], Iterator[Goals]]
     ) -> Goals:
-        """Returns the first way that leads on to the rest; the others are kept."""
+        """Returns the first way to match a term; keeps the others for backtracking."""
         state = GoalList(term, value, rest)
         # The same goals failed before with the same bindings, so they would fail again.
         if self.failed and not self.failed.isdisjoint(self._keys(state)):
@@ -91,12 +91,16 @@ class Attempt:
         return self.back()
 
     def _keys(self, state: GoalList) -> tuple[tuple[object, ...], tuple[object, ...]]:
-        """Returns all that a failure can hang on: of the choice itself, and of all that is to be
-        met."""
+        """Returns two keys of what a failure depends on: of the choice alone, and with the goals
+        after it."""
         bound: tuple[object, ...]
         if self.plan.open or self.plan.ways:
+            # Such a pattern is checked as a whole at the end, so a failure may depend on all
+            # bindings.
             bound = tuple((key, self.bound[key]) for key in self.trail)
         else:
+            # Other bindings cannot matter: only what stands in two places of the pattern is
+            # compared.
             bound = tuple(self.bound.get(key) for key in self.shared)
         return (state.term, state.value, bound), (self._tag(state), bound)
 
@@ -116,7 +120,7 @@ class Attempt:
         return state.tag
 
     def back(self) -> Goals:
-        """Returns the next way from the last choice that has one."""
+        """Backtracks: returns the next way of the last choice that has one."""
         while self.choices:
             choice = self.choices[-1]
             # Backtracking: everything bound since the choice is unbound.
@@ -136,7 +140,7 @@ class Attempt:
     # -- the whole ----------------------------------------------------------------------------
 
     def finish(self) -> Match | None:
-        """Returns the match, unless its nodes have to stay for somebody else."""
+        """Returns the match; None where its nodes have other readers or a test fails."""
         results = self._results()
         matched = {n: None for n in self.bound.values() if isinstance(n, Node)}
         nodes = tuple(sorted(matched, key=lambda n: n._rank))
@@ -199,7 +203,7 @@ class Attempt:
     # -- one op -------------------------------------------------------------------------------
 
     def met(self, term: Op, node: Node, rest: Goals) -> Goals:
-        """Returns whether a node is what an op of the pattern says; continues with its operands."""
+        """Matches a node with an op of the pattern; continues with its operands."""
         bound = self.bound.get(term)
         if bound is not None:
             return (
@@ -207,6 +211,7 @@ class Attempt:
             )
         if node.op not in term.ops:
             return self.no(node, "is {}, not {}", node_words(node), " or ".join(term.ops))
+        # A float pattern that matched quantized values would replace integer arithmetic by mistake.
         if not self.pattern.codes and node.op not in _QUANTIZATION_OPS:
             if any(value.type.quant is not None for value in node.results):
                 return self.no(node, "is quantized, and the pattern is of floats")
@@ -238,6 +243,7 @@ class Attempt:
         a, b = wanted.get("a"), wanted.get("b")
         if term.swaps and isinstance(a, Term) and isinstance(b, Term):
             x, y = slots.get("a"), slots.get("b")
+            # Equal operands or equal terms make both orders the same, so one is tried.
             if x is not y and x and y and spec(node.op).traits.commutative and a is not b:
                 pairs = ((x, y), (y, x))
 
@@ -245,6 +251,7 @@ class Attempt:
                     return (GoalList(a, p, GoalList(b, q, rest)) for p, q in pairs)
 
                 return self.choose(_Sides(term), node.results[0], rest, ways)
+        # Goals are prepended, so that the last slot is pushed first and the first is matched first.
         for slot in reversed(wanted):
             rest = self.operand(node, slot, wanted[slot], rest)
             if rest is FAILED:
@@ -252,7 +259,7 @@ class Attempt:
         return rest
 
     def operand(self, node: Node, slot: str, wanted: Operand, rest: Goals) -> Goals:
-        """Returns what is to be met in one slot."""
+        """Returns the goals of one slot."""
         if isinstance(wanted, Many | Every):
             return self._list(node, slot, wanted, rest)
         value = node._operands.get(slot)

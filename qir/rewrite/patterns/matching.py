@@ -20,12 +20,13 @@ _MAX_STEPS = 20_000
 def match_from(
     pattern: Pattern, value: Value, failure: Callable[[int, Node, str], None] | None = None
 ) -> Match | None:
-    """Returns the match whose first result is that value; `failure` is asked for each condition's
-    words."""
+    """Returns the match whose first result is that value; calls `failure` with each failed
+    condition."""
     # The search is a loop over an explicit list of goals, not recursion: patterns with repetitions
     # may be deeper than Python's stack.
     attempt = Attempt(pattern, value, failure)
     goals: Goals = None
+    # Other results come after the first one: they are searched from what it binds.
     for place in range(len(pattern.results) - 1, 0, -1):
         goals = GoalList(Result(place), value, goals)
     goals = GoalList(pattern.results[0], value, goals)

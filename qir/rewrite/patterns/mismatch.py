@@ -18,6 +18,8 @@ from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import GROUP, roots
 from qir.rewrite.patterns.terms import Chain, Op, Out, Term, children
 
+# A value that hundreds of nodes read would be tried at each: the nearest 64 results are enough for
+# an explanation.
 _MAX_ROOTS = 64
 _MAX_DISTANCE = 1000
 
@@ -61,6 +63,7 @@ def why_not(pattern: Pattern, node: Node) -> WhyNot:
         return best
     op = " |> ".join(stage.op for stage in node.stages) or node.op
     ends = " or ".join(name or "a group" for name in sorted(roots(pattern)))
+    # No result of the pattern is reached from here; say whether the op occurs in it at all.
     inside = any(node.op in term.ops for term in _ops(pattern))
     if inside:
         reason = f"it is {op}, but leads to no {ends} as the pattern's {op} does"
@@ -90,6 +93,7 @@ def _explain(pattern: Pattern, value: Value, wanted: Node) -> WhyNot:
     failures: list[tuple[int, Node, str]] = []
 
     def failed(met: int, node: Node, text: str) -> None:
+        # The attempt that matched most terms explains best why the pattern does not match.
         if not failures or met > failures[-1][0]:
             failures.append((met, node, text))
 

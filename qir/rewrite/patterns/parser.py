@@ -49,6 +49,7 @@ from qir.rewrite.patterns.terms import (
     Wanted,
 )
 
+# The reader is recursive: a text of nothing but brackets must not exhaust Python's stack.
 _MAX_DEPTH = 60
 
 
@@ -98,6 +99,7 @@ class _Reader:
         name = cursor.name()
         if name in self.terms:
             raise cursor.fail(f"%{name} is made twice")
+        # A use before its line would have become a variable of that name already.
         if name in self.used:
             raise cursor.fail(f"%{name} is used before this line")
         if cursor.take_word("where"):
@@ -128,6 +130,7 @@ class _Reader:
         cursor = self.cursor
         cursor.expect("(")
         start, depth, quoted = cursor.at, 1, ""
+        # Queries have a grammar of their own: only their brackets and quotes are counted here.
         for place in range(start, len(cursor.text)):
             letter = cursor.text[place]
             if quoted:
@@ -216,6 +219,7 @@ class _Reader:
         if flow in self.terms or flow in self.variables:
             raise cursor.fail(f"%{flow} has a meaning already")
         cursor.expect(":")
+        # The flow is a variable in the body alone, so its name is free again after it.
         variable = self.variables[flow] = Var(flow)
         body = self.term()
         del self.variables[flow]

@@ -83,6 +83,7 @@ __all__ = [
     "such",
 ]
 
+# These match as other things: variables, conditions on a value, or a chain of stages.
 _NEVER = frozenset({"input", "constant", "output", "fused"})
 
 
@@ -134,6 +135,7 @@ def chain(*stages: Op | EllipsisType) -> Chain:
     for i, stage in enumerate(stages):
         if not isinstance(stage, Op):
             continue
+        # Every stage but the first takes the result of the stage before exactly once.
         flows = sum(operand is FLOW for operand in stage.operands.values())
         if flows != (i > 0) or any(isinstance(o, Many | Every) for o in stage.operands.values()):
             said = "the first stage has no FLOW" if i == 0 else "FLOW stands once"
@@ -202,6 +204,7 @@ def _split(
     for slot in row.operands:
         if slot.name not in slots and not others and not slot.optional:
             raise TypeRuleError(f"{row.name} needs {slot.name}, or '...' as the last operand")
+    # One term stands for several ops, so each must have every slot and attribute that it names.
     for other in rows[1:]:
         for name in (*slots, *attrs):
             if not is_slot(other, name) and all(a.name != name for a in other.attrs):
@@ -230,6 +233,7 @@ def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
 
 def list_of(things: Sequence[object], op: str = "list") -> Many | Every:
     """Returns the operands of a variadic slot; raises TypeRuleError for what is none."""
+    # `every` describes the whole list; it cannot be one item among others.
     if len(things) == 1 and isinstance(things[0], Every):
         return things[0]
     items: list[Term | Rest] = []
@@ -309,7 +313,7 @@ class Pattern:
 
     @cached_property
     def plan(self) -> PatternPlan:
-        """It, looked through once; UsageError where two things have one name, or be apart."""
+        """The pattern prepared for matching; raises UsageError as `plan` does."""
         return plan(self.name, self.results)
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:
@@ -339,6 +343,7 @@ def pattern(
     def make(function: Writer) -> Pattern:
         said = name or function.__name__.strip("_<>").replace("_", "-")
         parameters = list(inspect.signature(function).parameters.values())[1:]
+        # Parameters with a default are the function's own, such as constants bound in a loop.
         names = [p.name for p in parameters if p.default is p.empty]
         made = function(Ops(), *(Var(n) for n in names))
         results = made if isinstance(made, tuple) else (made,)

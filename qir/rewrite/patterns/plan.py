@@ -34,7 +34,7 @@ _MAX_DEPTH = 400
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The body as one round has it, and what its terms are there."""
+    """The body of a repetition in one round, with terms of its own."""
 
     body: Term
     flow: str
@@ -43,7 +43,7 @@ class Round:
 
 @dataclass
 class PatternPlan:
-    """A pattern, looked through once."""
+    """What matching needs to know of a pattern, computed once."""
 
     name: str
     results: tuple[Term, ...]
@@ -73,6 +73,7 @@ class PatternPlan:
 
     def round(self, term: Repeat | Every, index: int) -> Round:
         """Returns the body of a repetition with terms of its own."""
+        # Rounds are made on demand: a repetition may have a thousand, and few are reached.
         cached = self._rounds.get((term, index))
         if cached is None:
             twins: dict[Key, Key] = {}
@@ -169,8 +170,11 @@ class PatternPlan:
 
 
 def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
-    """Returns the plan of a pattern; raises UsageError where two things have one name, or be
-    apart."""
+    """Returns the plan of a pattern.
+
+    Raises UsageError where two terms have one name, or where a result shares no term with those
+    before it.
+    """
     prepared = PatternPlan(name, results)
     terms_seen: set[Term] = set()
     for result in results:
@@ -219,6 +223,7 @@ def _count(prepared: PatternPlan, term: Term, seen: set[Term]) -> None:
     seen.add(term)
     if isinstance(term, Op | Chain | Repeat):
         _name(prepared, term.name, term)
+    # Counted operands bound the uses of inner values; such terms may have any number of them.
     prepared.open = (
         prepared.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
     )
@@ -242,6 +247,7 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
     """Keys in a term, but for what is in the body of `stop`."""
     key = key_of(term)
     if key is not None:
+        # A shared term is walked once; a name may stand in many places.
         if not isinstance(key, str) and key in into:
             return
         into.add(key)
@@ -271,6 +277,7 @@ def _find_private(prepared: PatternPlan) -> None:
     for result in prepared.results:
         _keys(result, None, everything)
     loops.update(key for key in everything if isinstance(key, Repeat | Every))
+    # What a body names and nothing outside it is new in each round.
     for loop in loops:
         outside: set[Key] = set()
         for result in prepared.results:
@@ -284,12 +291,14 @@ def _find_private(prepared: PatternPlan) -> None:
 
 
 def _way(prepared: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
-    """From a result down to what an earlier result binds; raises UsageError where there is
-    nothing."""
+    """Returns the terms from a result down to one that an earlier result binds; raises UsageError
+    where there is none."""
     before: set[Key] = set()
     for earlier in prepared.results[:place]:
         _keys(earlier, None, before)
     todo: list[tuple[Term, ...]] = [(result,)]
+    # Breadth first, as `todo` grows while it is read: the shortest way has the fewest users to
+    # climb.
     for way in todo:
         last = way[-1]
         if key_of(last) in before and not isinstance(last, Repeat):

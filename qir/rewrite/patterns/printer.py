@@ -101,6 +101,7 @@ class _Writer:
         text += "".join(
             f" {line}" for line in _condition_lines(term.tests) if not line.startswith("#")
         )
+        # A body is printed as one term, so its nodes cannot have lines and names of their own.
         name = "" if self.within else term.name
         if not self.within and not name and self.counts.get(term, 0) > 1:
             base = term.ops[0] if isinstance(term, Op) else "group"
@@ -152,6 +153,7 @@ class _Writer:
         )
 
     def repeat(self, term: Repeat) -> str:
+        # Python makes the name `rounds.flow`, which the text form does not have as a name.
         flow = term.flow.name.replace(".", "_")
         name = "" if term.name == "rounds" else f" as {term.name}"
         most = "" if term.most == 1000 else str(term.most)

@@ -93,6 +93,8 @@ class Adder:
         filled: dict[str, object] = {
             slot.name: operand for slot, operand in zip(op_spec.operands, operands, strict=False)
         }
+        # `types` is an argument of `Graph.add`, for ops whose result type does not follow from
+        # operands.
         types = keywords.pop("types", None)
         for name, filling in keywords.items():
             if not is_slot(op_spec, name):

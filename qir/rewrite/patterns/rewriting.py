@@ -124,6 +124,8 @@ class _Run:
             for op in roots(one.pattern):
                 self.by_op.setdefault(op, []).append(one)
         plans = [r.pattern.plan for r in self.rewrites]
+        # An inner value of a match has no more readers than the pattern has operands, so values
+        # with more need no second look.
         self.widest = max((p.edges for p in plans), default=0)
         if any(p.open for p in plans):
             self.widest = max(self.widest, _CROWD)
@@ -136,6 +138,8 @@ class _Run:
         while True:
             self.crowded = False
             before = len(self.done)
+            # `pop` takes the node nearest the outputs, where the larger of two overlapping matches
+            # begins.
             pending = candidates(self.graph, [r.pattern for r in self.rewrites])
             while pending:
                 node = pending.pop()
@@ -217,6 +221,7 @@ class _Run:
                 graph.set_origins(node, node.origins or origins)
                 if node.profile is None and match.root.profile is not None:
                     graph.set_profile(node, match.root.profile)
+        # Removing the old nodes frees their names, which the new values then take over.
         names = [(old.name, old.lineage) for old in match.results]
         for old, value in zip(match.results, values, strict=True):
             # The replacement itself reads the old result, and keeps doing so.

@@ -79,6 +79,7 @@ def _meet_var(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 def _meet_number(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Number)
     prefix = "near " if term.tolerance is not None else ""
+    # A pattern's number is a constant of any shape, all of whose elements are equal.
     if value.constant is None:
         return attempt.no(value.node, "is no constant; the pattern has {}{}", prefix, term.value)
     if value.type.quant is not None or not _all_equal(value.constant.data, term):
@@ -151,6 +152,7 @@ def _meet_assignment(attempt: Attempt, term: Term, value: Value, rest: Goals) ->
     """Gives the operands of a commutative op to the terms, in every way that differs."""
     assert isinstance(term, AssignOperands)
     items, values = term.items, term.values
+    # One term at a time: the others are assigned from what it leaves over.
     first = next((i for i, item in enumerate(items) if isinstance(item, Term)), None)
     if first is None:
         for item in items:
@@ -230,6 +232,7 @@ def _meet_stage(attempt: Attempt, term: Op, node: Node, at: int, rest: Goals) ->
         expected = term.operands[slot]
         operand = operands.get(slot)
         if expected is FLOW:
+            # The first stage has no flow, so it is not compared.
             if at and slot != stage.flow:
                 return attempt.no(node, "stage {} does not take the flow in {}", at, slot)
         elif isinstance(expected, Maybe):
@@ -255,6 +258,7 @@ def _meet_result(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goa
         level = [bound]
     else:
         return attempt.no(value.node, "nothing leads to result {}", term.place)
+    # The way was found from the result down; it is followed from the bound end up.
     level = climb(level, way[:-1])
     result_term = attempt.plan.results[term.place]
     key = f"result {term.place}"

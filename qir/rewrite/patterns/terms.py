@@ -35,6 +35,7 @@ class Term:
 
     def __or__(self, other: Term) -> Either:
         """This or, where it does not fit, the other."""
+        # Flat, so that `a | b | c` is one choice of three.
         mine = self.terms if isinstance(self, Either) else (self,)
         return Either((*mine, *(other.terms if isinstance(other, Either) else (other,))))
 

@@ -74,6 +74,7 @@ def bisect(
     if not passes or judge(after(len(passes)), len(passes)):
         return None
     bad = search(0, len(passes), lambda count: not judge(after(count), count))
+    # First the pass, then its rewrite: a pass may do thousands of them.
     base, faulty = after(bad - 1), passes[bad - 1]
     reports: list[Report] = []
     run_passes(base, [faulty], Ledger(), after=lambda report, _: reports.append(report))

@@ -48,7 +48,7 @@ def difference(before: Graph, after: Graph) -> NodeDifference | None:
 
 @dataclass
 class Claims:
-    """Looks on while a pass runs again, for the rewrite that first leaves a node another."""
+    """Watches a second run of a pass for the rewrite after which a node first differs."""
 
     numbering: Numbering
     node: str
@@ -117,6 +117,7 @@ def without_edits(graph: Graph) -> Iterator[None]:
     """Within this nobody edits the graph: an edit is an error, and changes nothing."""
     parts = [part for _, part in graph.walk()]
     for part in parts:
+        # A count and not a flag, as such blocks may be nested.
         part._kept += 1
     try:
         yield

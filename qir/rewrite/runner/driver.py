@@ -29,7 +29,8 @@ from qir.rewrite.runner.unchanged_check import State
 from qir.rewrite.runner.validation import Moved, Picture, Validation
 
 MAX_EDITS = 200_000
-"""So many edits a pass may make, and a thousand more for each node: more are no end."""
+"""How many edits a pass may make, with a thousand more for each node: more are taken for an
+endless loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class _Run:
 
     def run_pass(self, one: Pass) -> Report | None:
         """Runs one pass; None where no rewrite is left for it."""
+        # The limit counts rewrites of all passes: once it is reached, no later pass runs.
         if self.numbering.full:
             return None
         self._check_requirements(one)
@@ -229,6 +231,7 @@ class _Run:
         """Runs a pass on the graph and its bodies, whatever becomes of them."""
         work, changed = self.work, 0
         self.numbering.begin()
+        # The graph itself raises an error beyond this, wherever the pass edits it.
         work._most = work.version + MAX_EDITS + 1000 * len(work)
         try:
             with (
@@ -355,6 +358,7 @@ class _Run:
                 judged[count] = moved_to, (rerun.numbering.done or self.numbering.done)[-1]
             return moved_to is not None
 
+        # Bisection by running the pass again with fewer rewrites: log2(total) runs.
         first = search(0, total, moves)
         moved, step = judged[first]
         claim = f"by {step}, number {first} of {total}"
@@ -374,6 +378,7 @@ def _miscounted(changed: int, steps: tuple[RewriteStep, ...], edits: int) -> str
         return f"reports {reported}, the graph was edited"
     if changed and not edits:
         return f"reports {reported}, the graph was not edited"
+    # Each rewrite is at least one change, and each change at least one edit.
     if changed < len(steps):
         return f"reports {reported}, {len(steps)} rewrites were done"
     if changed > edits:

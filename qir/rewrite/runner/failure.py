@@ -38,6 +38,7 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
     message = str(error) if is_described else f"{type(error).__name__}: {error}".rstrip(": ")
     names_pass = message.startswith(f"pass {name}")
     if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
+        # An error that is meant for the user keeps its type: callers tell by it what is at fault.
         if numbering.last is None or names_pass:
             return error, at
         return type(error)(f"pass {name}: {numbering.last}: {message}"), at
@@ -98,6 +99,7 @@ def _node_of(error: BaseException, numbering: Numbering) -> Node | None:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
+    # The pass has asked for no rewrite: the node is found among the locals of its innermost frame.
     for frame in reversed(frames):
         nodes = (v for v in frame.tb_frame.f_locals.values() if isinstance(v, Node))
         if (node := next((n for n in nodes if n.results), None)) is not None:

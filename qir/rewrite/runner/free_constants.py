@@ -31,6 +31,7 @@ class Role:
     @classmethod
     def of(cls, value: Value) -> Role:
         """Returns the role that a value has now."""
+        # Sorted, because the order of uses changes when a reader is replaced by an equal one.
         uses = sorted(value.uses, key=lambda use: (use.node.name, use.slot))
         readers = tuple(
             (u.node, u.slot, dict(u.node.attrs), tuple(v.type for v in u.node.results))

@@ -64,6 +64,7 @@ def refines(old: TensorType, new: TensorType) -> bool:
 
 
 def _size(old: Dim, new: Dim) -> bool:
+    # A named size may become another name or a number; an unknown one anything.
     return old == new or old is None or (not isinstance(old, int) and new is not None)
 
 
@@ -72,5 +73,6 @@ def _element(old: TensorType, new: TensorType) -> bool:
         return True
     if not (isinstance(old.element, QuantType) and isinstance(new.element, QuantType)):
         return False
+    # Two quantized types fit if one leaves its parameters open and both store and express the same.
     opened = old.element.dynamic or new.element.dynamic
     return opened and (old.dtype, old.express) == (new.dtype, new.express)

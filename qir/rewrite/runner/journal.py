@@ -75,6 +75,7 @@ class Journal:
 
 def _entry(data: object) -> JournalEntry:
     fields = data if isinstance(data, dict) else {}
+    # Files come from strangers: nothing is taken over that has another type.
     texts = [fields.get(key) for key in ("name", "text", "by")]
     changed, rewrites = fields.get("changed"), fields.get("rewrites")
     if not all(isinstance(t, str) for t in texts) or type(changed) is not int:

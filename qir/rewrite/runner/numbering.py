@@ -94,6 +94,7 @@ class Numbering:
         """Returns the rewrites of the pass that ran; one that asked for none has done one, if
         any."""
         self._drop_idle_rewrite()
+        # A pass that never asks is one rewrite, so that bisection can name it.
         if changed and len(self.steps) == self._first and not self.stopped:
             self.steps.append(RewriteStep(self._first + 1, by, WHOLE, self.graph.name))
         return tuple(self.done)

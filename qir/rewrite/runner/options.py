@@ -108,6 +108,7 @@ def _docs(kind: type) -> Iterator[tuple[str, str]]:
     """Yields the texts below fields, of the class and those it stems from."""
     for base in reversed(kind.__mro__[:-1]):
         try:
+            # Python keeps no docstrings of fields, so they are read from the source.
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
         except (OSError, TypeError, SyntaxError):
             continue
@@ -133,6 +134,7 @@ def value_text(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
+        # These characters separate passes, options and lists.
         needs_no_quotes = (
             value and not set(value) & set(" ,;{}[]\"'=\\\n\t") and value.isprintable()
         )
@@ -207,6 +209,7 @@ def make_pass(name: str, texts: Given) -> Pass:
     fields_by_name = {declared.name: declared for declared in fields(kind)}
     values: dict[str, object] = {}
     for key, text in texts.items():
+        # Both spellings are accepted: `keep-names` of text and `keep_names` of Python.
         declared = next((o for o in known if key in (o.name, o.field)), None)
         if declared is None:
             raise UsageError(_unknown(name, key, known))

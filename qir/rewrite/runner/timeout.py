@@ -36,6 +36,7 @@ def within(seconds: float | None) -> Iterator[None]:
 
     Compiled code is not stopped, but what called it is when it gives back.
     """
+    # threading.Timer raises OverflowError beyond TIMEOUT_MAX.
     if seconds is None or seconds > threading.TIMEOUT_MAX:
         yield
         return

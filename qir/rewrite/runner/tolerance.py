@@ -32,14 +32,14 @@ class Tolerance:
         elif self.exact:
             text = "exact"
         else:
-            codes = f"{self.codes:g} quantized step{'s' if self.codes != 1 else ''}"
-            parts = [f"{self.ulps:g} ulp" if self.ulps else "", codes if self.codes else ""]
+            steps = f"{self.codes:g} quantized step{'s' if self.codes != 1 else ''}"
+            parts = [f"{self.ulps:g} ulp" if self.ulps else "", steps if self.codes else ""]
             text = " and ".join(part for part in parts if part)
         return f"{text}: {self.why}" if self.why else text
 
 
 EXACT = Tolerance(why="numbers stay what they are")
-"""No bit may change: rewrites that move, rename or remove, or compute in the same order."""
+"""No bit may change: for rewrites that move, rename or remove, or compute in the same order."""
 REGROUPED = Tolerance(64, 1, "equal in exact arithmetic, rounded in another place")
 """Floats may move a little: rewrites that compute in another order, or round elsewhere."""
 ANOTHER = Tolerance(float("inf"), float("inf"), "the program means something else afterwards")

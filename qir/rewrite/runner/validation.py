@@ -201,6 +201,7 @@ def _has_default_lineage(value: Value) -> bool:
 
 
 def _is_default_name(name: str, op: str) -> bool:
+    # Names such as `add_3` are given again to other nodes, so they do not identify a tensor.
     rest = name[len(op) :] if name.startswith(op) else "-"
     return not rest or (rest[0] in "_." and rest[1:].isdecimal())
 

@@ -58,7 +58,7 @@ def _if_same_type(value: Value | None, node: Node) -> Value | None:
 
 
 def _replace_by(find: _Finder) -> Replacement:
-    """Returns a value that is there already stands for what matched."""
+    """Makes a replacement of a function that finds an existing value."""
 
     def replace(graph: Graph, match: Match) -> Value | None:
         return _if_same_type(find(match.root), match.root)
@@ -165,8 +165,10 @@ def _merged_reshapes(graph: Graph, match: Match) -> Value | None:
     if x.type == second.result.type and (None not in shape or _undoes(first, second)):
         return x
     constant = second.operands["shape"].constant if second.op == "reshape" else None
+    # A 0 copies a size of the operand, which would be another operand after the merge.
     if constant is not None and (0 not in constant.data or second.attrs["allow_zero"]):
         return _merged_op(graph, match, "reshape", x, dict(second.attrs), second.operands["shape"])
+    # One unknown size can be left open as -1; with a size of 0 nothing could be divided for it.
     sizes = [d if isinstance(d, int) else -1 for d in shape]
     if sizes.count(-1) > 1 or 0 in sizes:
         return None
@@ -203,6 +205,8 @@ def _merged_pads(graph: Graph, match: Match) -> Value | None:
     first, second = match["x"].node, match.root
     is_same_fill = all(attributes.same(first.attrs[n], second.attrs[n]) for n in ("mode", "value"))
     pads = [_ints(n.attrs["pads"]) for n in (first, second)]
+    # Reflected or repeated elements of the first pad are not those of the operand, and negative
+    # pads crop.
     if not is_same_fill or first.attrs["mode"] != "constant" or min(*pads[0], *pads[1]) < 0:
         return None
     total = tuple(a + b for a, b in zip(*pads, strict=True))
@@ -220,11 +224,14 @@ def _merged_slices(graph: Graph, match: Match) -> Value | None:
             positive_axis, size = axis % x.type.rank, x.type.shape[axis]
             if not isinstance(size, int):
                 return None
+            # Python's range composes slices: the second one indexes what the first has left.
             current = ranges.get(positive_axis, range(size))
             indices = slice_indices(start, end, step, len(current))
             ranges[positive_axis] = (
                 current[indices.start : indices.stop : indices.step] if indices else range(0)
             )
+    # The end is stated as one above the last element: an empty range has none, and a reversed
+    # one runs down.
     if any(not indices or indices.step < 0 for indices in ranges.values()):
         return None
     axes = tuple(sorted(ranges))
@@ -336,6 +343,7 @@ def _flattened_concat(graph: Graph, match: Match) -> Value | None:
     for value in values:
         inner = value.node
         inner_axis = inner.attrs["axis"] if inner.op == "concat" else None
+        # An inner concat that others read would be computed twice.
         is_free = value.only_use is not None and not inner.schemes
         if isinstance(inner_axis, int) and inner_axis % rank == axis % rank and is_free:
             parts += inner.variadic("xs")

@@ -65,9 +65,11 @@ def _without_transposes(graph: Graph, match: Match) -> Value | None:
     between = _between(root.operands["x"])
     if not between:
         return None
+    # `between` goes up from the second transpose, so its last op reads the first one.
     first = _flow(between[-1]).node
     perms = [_perm(node) for node in (first, root)]
     combined = composed(*perms)
+    # Where another transpose stays, it must replace the first one and not stand next to it.
     if first.schemes or not (is_identity(combined) or first.result.only_use):
         return None
     value = first.operands["x"]

@@ -166,6 +166,7 @@ def kernel_text(kernel: KernelGroup, rules: Profile) -> str:
 
 def _entry_text(rules: Profile, entry: GroupEntry | None) -> str:
     key = entry.key if entry else None
+    # A profile may inherit its groups: the file named is the one in which the entry stands.
     names = (m.head.name for m in reversed(rules.layers) if any(g.key == key for g in m.own_groups))
     file_name = next(names, rules.head.name)
     return f"{file_name}.toml:{entry.line if entry else 0}"

@@ -103,6 +103,7 @@ class CellReader:
         """Returns the cell that reads an entry and these states; None where it is none."""
         if len(states) == 2:
             return self._lstm(x, (states[0], states[1]), (outputs[0], outputs[1]))
+        # Two states are those of an lstm; with one state the simpler cell is tried first.
         return self._rnn(x, states[0], outputs[0]) or self._gru(x, states[0], outputs[0])
 
     # -- columns and constants --------------------------------------------------------------------
@@ -139,6 +140,7 @@ class CellReader:
         if (constant := source.constant) is not None:
             return None if constant.type.quant else constant.data
         node = source.node
+        # A weight may be a transpose or cast of a constant; deeper computations are left alone.
         if depth > 4 or not node.operands or node.bodies or source.type.quant:
             return None
         operands = {
@@ -196,6 +198,8 @@ class CellReader:
         if (gate.w is None) != (x is None) or (gate.r is None) != (h is None):
             return None
         for bias in biases:
+            # A gate has two biases; in the sum of both products it makes no difference which of
+            # them a constant is.
             side = "r_bias" if x is None or (gate.w_bias is not None) else "w_bias"
             before = getattr(gate, side)
             setattr(gate, side, bias if before is None else before + bias)

@@ -17,6 +17,7 @@ from qir.reference.interpreter import rules_of, run_node
 
 Row = tuple[Value, ...]
 Data = NDArray[np.generic]
+# A first step that starts from zeros is often folded: sigmoid(0) and the like are constants.
 _MAX_DEPTH = 6
 
 

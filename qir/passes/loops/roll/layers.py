@@ -48,6 +48,7 @@ def _walk_of_scan(graph: Graph, node: Node) -> _Walk | None:
         return None
     axis, part_count = axes[0] % 3, len(node.results) - state_count
     out_axes = [a % 3 for a in _int_attribute(node, "out_axes", part_count)]
+    # Recurrent layers read and stack along time first or batch first.
     if axis > 1 or any(a != axis for a in out_axes):
         return None
     if any(
@@ -80,6 +81,7 @@ def _walk_of_loop(graph: Graph, node: Node) -> _Walk | None:
     """Returns what a loop walks along that reads one entry of a sequence in every round."""
     body, initial = graph.body(node), node.variadic("vs")
     go, *outputs = body.outputs.values()
+    # The condition must be handed on as it is: the number of rounds is then the count.
     if go is not body.inputs[1] or "count" not in node.operands or "cond" in node.operands:
         return None
     body_states, state_count = body.inputs[2 : 2 + len(initial)], len(initial)
@@ -261,6 +263,7 @@ def _next_cell(
 
 
 def _state_orders(remaining: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    # Pairs first, for the two states of an lstm.
     yield from permutations(remaining, 2)
     yield from permutations(remaining, 1)
 

@@ -319,6 +319,7 @@ class RepeatedSteps:
 
     def _stand_on_steps(self, values: list[Value]) -> bool:
         """Returns whether one of these is made from what a step makes."""
+        # Nodes that stand before the first step cannot be made from one, so the search ends there.
         least = min(node._rank for node in self.nodes)
         todo, seen = [value.node for value in values], set[Node]()
         while todo:
@@ -446,6 +447,7 @@ def _build_body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[V
     shared: list[Value] = []
     for row, value in steps.shared.items():
         constant = value.constant
+        # Small constants are copied into the body, where passes can fold them.
         if constant is not None and constant.contents.size == 1:
             body_input = body.constant(constant, name=body.fresh(value.name))
         elif value in shared:

@@ -108,6 +108,7 @@ def _run_count(graph: Graph, node: Node) -> RunCount | None:
     if count is None or not _can_slice_and_join(node, body):
         return None
     nodes = sum(len(part) for _, part in body.walk())
+    # Each round adds its body, and a slice and a squeeze for each sequence.
     return RunCount(count, count * (nodes + 2 * len(node.variadic("ss"))))
 
 

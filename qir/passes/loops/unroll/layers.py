@@ -343,6 +343,7 @@ class _LayerWriter:
         linear_before_reset = self.node.attrs["linear_before_reset"] is True
         size = self.hidden
         parts = (0, 2 * size), (2 * size, 3 * size)
+        # With the reset before the product, the candidate's rows of r multiply another state.
         first, second = (r, r) if linear_before_reset else (self.rows(r, *p) for p in parts)
         biases = [r_bias if r_bias is None else self.rows(r_bias, *p) for p in parts]
 
