@@ -25,7 +25,8 @@ def network(channels: int) -> tuple[qir.Graph, str, Array]:
     torch.manual_seed(4)
     model = nn.Sequential(
         nn.Conv2d(3, channels, 1), nn.ReLU(),
-        nn.Conv2d(channels, channels, 3, 1, 1, groups=channels), nn.Flatten(), nn.Linear(channels * 16, 5),
+        nn.Conv2d(channels, channels, 3, 1, 1, groups=channels),
+        nn.Flatten(), nn.Linear(channels * 16, 5),
     ).eval()  # fmt: skip
     with torch.no_grad():
         model[2].weight[:, :, 0, :2] = 2.0
