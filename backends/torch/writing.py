@@ -25,6 +25,7 @@ from qir.rewrite import Pass, run_passes
 
 from . import eager
 from .grouping import GraphLayout
+from .saturation import tell_saturation
 from .session import ProgramInterface, TorchSession, engine
 from .unclaimed_kernels import claimed
 from .whole_range import widen_bounds
@@ -34,6 +35,10 @@ from .writer.program import FxProgram, Handler
 
 class EngineTarget(Protocol):
     """The part of a target that this module needs."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
 
     @property
     def profile(self) -> str:
@@ -66,7 +71,10 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     choose = decomposed.handler if decomposed_form else kernels.handler
     with engine(target.engine):
         # Files with plain integers are in QDQ form; the others call one kernel for each group.
-        grouped = qdq if decomposed_form else _with_kernel_groups(target, qdq, ledger)
+        grouped = qdq
+        if not decomposed_form:
+            grouped = _with_kernel_groups(target, qdq, ledger)
+            tell_saturation(grouped, graph.profile, target.profile, target.name, ledger)
         with _refusing_torch_errors(graph):
             program = _program(grouped, choose, plain=decomposed_form)
         ledger.check(lossy=lossy)

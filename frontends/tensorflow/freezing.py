@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +19,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from qir.errors import InputError
 
 from .error_causes import error_cause
+from .folders import DEFAULT_SIGNATURE, check_folder
 from .graphdef import GraphSource, ResultPlace, parse_place, source_from
 from .messages import GraphDefMessage, SavedModelMessage
 
-_DEFAULT_SIGNATURE = "serving_default"
-_SERVING_TAG = "serve"
 _DAMAGED_CHECKPOINT = re.compile(
     "Read less bytes|not an sstable|[Cc]hecksum|truncated|corrupted|Data loss"
 )
@@ -53,7 +51,7 @@ def read_frozen_folder(path: Path, signature: str) -> FrozenModel | None:
         return None
     graph, signatures = saved.meta_graphs[0].graph_def, saved.meta_graphs[0].signature_def
     has_variables = any(node.op.startswith(("Var", "Restore")) for node in graph.node)
-    signature = signature or _DEFAULT_SIGNATURE
+    signature = signature or DEFAULT_SIGNATURE
     if signature not in signatures or graph.library.function or has_variables or not graph.node:
         return None
     chosen = signatures[signature]
@@ -70,7 +68,7 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
     if path.is_dir() and (frozen := read_frozen_folder(path, signature)) is not None:
         return frozen
     if path.is_dir():
-        _check_folder(path, signature)
+        check_folder(path, signature)
     elif path.suffix.lower() == ".keras" and path.is_file() and not is_zipfile(path):
         raise InputError(f"{path}: is damaged: a .keras file is a zip archive, and this is none")
     _require_tensorflow(str(path))
@@ -123,48 +121,3 @@ def _require_tensorflow(source: str) -> None:
     if find_spec("tensorflow") is None:
         message = 'is frozen by TensorFlow first, which is missing: pip install "qir[tensorflow]"'
         raise InputError(f"{source}: {message}")
-
-
-def _check_folder(path: Path, signature: str) -> None:
-    """Raises InputError for a missing signature, missing variables, or links out of the folder."""
-    try:
-        metas = SavedModelMessage.FromString((path / "saved_model.pb").read_bytes()).meta_graphs
-    except (OSError, DecodeError):
-        metas = ()  # TensorFlow says what is wrong with it
-    else:
-        _check_tags(path, [" and ".join(meta.meta_info_def.tags) for meta in metas])
-    if len(metas) == 1:
-        names = sorted(name for name in metas[0].signature_def if not name.startswith("__"))
-        if (
-            names
-            and (signature or (_DEFAULT_SIGNATURE if len(names) > 1 else names[0])) not in names
-        ):
-            message = (
-                f"its signatures are {', '.join(names)}; none is {signature or _DEFAULT_SIGNATURE}"
-            )
-            raise InputError(f"{path}: {message}: name one, as in {path.name}#{names[0]}")
-    variables = path / "variables"
-    if not variables.is_dir() and _has_variables(path):
-        raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")
-    # A link may lead to any file of the system, which TensorFlow would read.
-    for file in (variables, *(variables.iterdir() if variables.is_dir() else ())):
-        if not file.resolve().is_relative_to(path.resolve()):
-            location = file.relative_to(path)
-            raise InputError(f"{path}: {location} leads out of the folder; put a copy in its place")
-
-
-def _check_tags(path: Path, tags: Sequence[str]) -> None:
-    """Raises InputError for a SavedModel with no graph, or several without the serving tag."""
-    if not tags:
-        raise InputError(f"{path}: its saved_model.pb holds no graph")
-    if len(tags) > 1 and _SERVING_TAG not in tags:
-        listed = ", ".join(tag or "none" for tag in tags)
-        message = (
-            f"holds {len(tags)} graphs (tags: {listed}), none of them with the tag {_SERVING_TAG}"
-        )
-        raise InputError(f"{path}: {message}; save the one that is meant alone")
-
-
-def _has_variables(folder: Path) -> bool:
-    """Returns whether a SavedModel has variables, which are stored in separate files."""
-    return b"VarHandleOp" in (folder / "saved_model.pb").read_bytes()

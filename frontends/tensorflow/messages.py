@@ -37,10 +37,15 @@ OpDef: name 1 string, input_arg 2 *ArgDef, output_arg 3 *ArgDef
 ArgDef: name 1 string, type 3 int32, type_attr 4 string, number_attr 5 string, \
 type_list_attr 6 string
 SavedModel: meta_graphs 2 *MetaGraphDef
-MetaGraphDef: meta_info_def 1 MetaInfoDef, graph_def 2 GraphDef, signature_def 5 %SignatureDef
+MetaGraphDef: meta_info_def 1 MetaInfoDef, graph_def 2 GraphDef, collection_def 4 %CollectionDef, \
+signature_def 5 %SignatureDef, asset_file_def 6 *AssetFileDef
 MetaInfoDef: tags 4 *string
 SignatureDef: inputs 1 %TensorInfo, outputs 2 %TensorInfo
 TensorInfo: name 1 string, dtype 2 int32
+AssetFileDef: filename 2 string
+CollectionDef: any_list 5 AnyList
+AnyList: value 1 *Any
+Any: value 2 bytes
 """
 """Messages and their fields: name, number, type. `*` is repeated, `%` a map from strings."""
 
@@ -107,3 +112,7 @@ SavedModelMessage = message_factory.GetMessageClass(
     _POOL.FindMessageTypeByName(f"{_PACKAGE}.SavedModel")
 )
 """The message in `saved_model.pb`."""
+AssetFileMessage = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName(f"{_PACKAGE}.AssetFileDef")
+)
+"""The message AssetFileDef, which TensorFlow 1 packs in a collection."""

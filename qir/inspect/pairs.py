@@ -24,6 +24,14 @@ def saturating_profiles(
     return tuple(name for name, mode in pairs_by_profile.items() if mode in saturating)
 
 
+def saturates_under(
+    profile: str, node: Node, product: Product, isa: str, library: ProfileLibrary
+) -> bool:
+    """Returns whether pairs of products can saturate under one profile on a processor."""
+    rule = library.find(profile).resolve(query_for_node(node, isa=isa))
+    return saturates_in_16_bits(rule.acc.pairs, product)
+
+
 def saturates_in_16_bits(mode: str, product: Product) -> bool:
     """Returns whether something saturates in 16 bits where pairs of terms are added so."""
     is_signed_conv = product.x.storage.kind == "int" and product.step.call.op.startswith("conv")

@@ -14,12 +14,12 @@ import pytest
 import tensorflow as tf
 from google.protobuf.descriptor import Descriptor  # type: ignore[import-untyped]
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 import qir
 from qir.errors import InputError
 from qir.frontends.tensorflow import TensorFlowFrontend, foreign
-from qir.frontends.tensorflow.messages import GraphDefMessage
+from qir.frontends.tensorflow.messages import GraphDefMessage, SavedModelMessage
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
@@ -59,17 +59,18 @@ def _theirs(name: str) -> Descriptor:
         "Dim": "TensorShapeProto.",
         "ArgDef": "OpDef.",
         "MetaInfoDef": "MetaGraphDef.",
+        "AnyList": "CollectionDef.",
     }
-    found: Descriptor = pool.FindMessageTypeByName(f"tensorflow.{scopes.get(name, '')}{name}")
+    package = "google.protobuf." if name == "Any" else "tensorflow."
+    found: Descriptor = pool.FindMessageTypeByName(f"{package}{scopes.get(name, '')}{name}")
     return found
 
 
 def test_messages_have_the_numbers_of_tensorflow() -> None:
     seen: set[str] = set()
     fields(GraphDefMessage.DESCRIPTOR, seen)
-    assert {"NodeDef", "AttrValue", "TensorProto", "FunctionDef", "ListValue", "Dim"} <= seen | {
-        "AttrValue"
-    }
+    fields(SavedModelMessage.DESCRIPTOR, seen)
+    assert {"NodeDef", "TensorProto", "FunctionDef", "ListValue", "Dim", "AssetFileDef"} <= seen
 
 
 def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
@@ -361,6 +362,60 @@ def test_a_saved_model_without_the_tag_of_serving_is_refused(tmp_path: Path) -> 
     path.write_bytes(proto.SerializeToString())
     with pytest.raises(InputError, match=r"holds 2 graphs \(tags: train, none\), none of them"):
         qir.load(tmp_path)
+
+
+def asset(meta: Any, name: str) -> None:
+    meta.asset_file_def.add(filename=name)
+
+
+def packed_asset(meta: Any, name: str) -> None:
+    packed = meta.collection_def["saved_model_assets"].any_list.value.add()
+    packed.Pack(meta_graph_pb2.AssetFileDef(filename=name))
+
+
+def writing(meta: Any, name: str) -> None:
+    meta.graph_def.library.function.add().node_def.add(op="WriteFile", name=name)
+
+
+LEAVING = "leads out of the folder; save the model with a copy of it$"
+
+
+@pytest.mark.parametrize(
+    ("add", "name", "message"),
+    [
+        (asset, "../../etc/passwd", f"its asset '../../etc/passwd' {LEAVING}"),
+        (asset, "/etc/passwd", f"its asset '/etc/passwd' {LEAVING}"),
+        (packed_asset, "a/../../x", f"its asset 'a/../../x' {LEAVING}"),
+        (writing, "w", "WriteFile w may open any file .*; save the model without it$"),
+    ],
+)
+def test_a_saved_model_that_names_files_elsewhere_is_refused_before_any_is_opened(
+    add: Callable[[Any, str], None],
+    name: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)  # no child is started
+    proto = saved_model_pb2.SavedModel()
+    meta = proto.meta_graphs.add()
+    meta.meta_info_def.tags.append("serve")
+    add(meta, name)
+    (tmp_path / "saved_model.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match=message):
+        qir.load(tmp_path)
+
+
+def test_an_asset_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    proto = saved_model_pb2.SavedModel()
+    asset(proto.meta_graphs.add(), "words.txt")
+    folder = tmp_path / "model"
+    (folder / "assets").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    (tmp_path / "elsewhere").write_text("x")
+    (folder / "assets/words.txt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"model: assets/words\.txt leads out of the folder; put"):
+        qir.load(folder)
 
 
 def test_a_child_that_dies_is_told_in_one_line(
