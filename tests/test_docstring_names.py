@@ -74,6 +74,7 @@ ALLOWED = {
     "quantized_decomposed": "a library of PyTorch operators",
     "reduce_range": "an argument of PyTorch's observers",
     "s0": "a symbol of SymPy, as torch.export names it",
+    "serving_default": "the usual signature of a SavedModel",
     "srepr": "sympy.srepr",
     "load_qconf_summary": "a method of IPEX's prepared models",
     "module_types_supported_by_quantization": "a table of IPEX",

@@ -23,13 +23,13 @@ def network(channels: int) -> tuple[qir.Graph, str, Array]:
     """A depthwise layer with a large weight beside another and a linear layer, quantized for
     TensorFlow; and data."""
     torch.manual_seed(4)
+    depthwise = nn.Conv2d(channels, channels, 3, 1, 1, groups=channels)
     model = nn.Sequential(
-        nn.Conv2d(3, channels, 1), nn.ReLU(),
-        nn.Conv2d(channels, channels, 3, 1, 1, groups=channels),
+        nn.Conv2d(3, channels, 1), nn.ReLU(), depthwise,
         nn.Flatten(), nn.Linear(channels * 16, 5),
     ).eval()  # fmt: skip
     with torch.no_grad():
-        model[2].weight[:, :, 0, :2] = 2.0
+        depthwise.weight[:, :, 0, :2] = 2.0
     x = np.random.default_rng(4).uniform(0, 1, (16, 3, 4, 4)).astype(np.float32)
     graph = qir.load(model, inputs=(torch.from_numpy(x),))
     name = graph.inputs[0].name
@@ -56,16 +56,16 @@ def test_layers_that_saturate_in_torch_are_told_with_the_remedy(engine: str, cha
     entries = told(graph, engine)
     assert len(entries) == int(saturates)
     (exact,) = qir.run(graph, {name: x}).values()
-    (found,) = backend.compile(graph)(**{name: x}).values()
+    (found,) = map(np.asarray, backend.compile(graph)(**{name: x}).values())
     off, step = np.abs(found - exact).max(), np.diff(np.unique(exact)).min()
     assert (off > 10 * step) == saturates
     if not saturates:
-        assert off < 1.5 * step
+        assert off < 2.5 * step
         return
     (entry,) = entries
     assert entry.change is Change.APPROXIMATED
     assert f"qir quantize MODEL --target {engine} makes them 7 bits" in entry.reason
     remedied = qir.quantize(graph, target=engine)
     assert told(remedied, engine) == []
-    (mended,) = backend.compile(remedied)(**{name: x}).values()
+    (mended,) = map(np.asarray, backend.compile(remedied)(**{name: x}).values())
     assert 3 * np.abs(mended - exact).max() < off
