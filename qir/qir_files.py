@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qir.errors import InputError
+from qir.errors import InputError, ProfileError
 from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
@@ -23,7 +23,11 @@ def read_qir(path: Path, ledger: Ledger) -> Graph:
     for name, text in bundle.profiles.items():
         # An installed profile is the newer account of its runtime, so it takes the file's place.
         if name not in installed:
-            bundle.graph.carry_profile(parse_profile(name, text))
+            try:
+                bundle.graph.carry_profile(parse_profile(name, text))
+            except ProfileError as error:
+                needs = f"it carries the profile {name}, which cannot be read: {error}"
+                raise ProfileError(f"{path}: {needs}") from error
         elif profile_text(name) != text:
             message = f"profile {name} says something else here than where {path.name} was written"
             ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, message)
@@ -56,6 +60,12 @@ def read_journal(source: str | Path) -> Journal:
 def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None = None) -> None:
     """Writes a graph with the profiles that it names, its ledger and its journal."""
     profiles = {name: profile_in(graph, name).text for name in profiles_of(graph)}
+    for name in profile_names():
+        if profiles.get(name) not in (None, profile_text(name)):
+            raise ProfileError(
+                f"{path.name}: the graph carries a profile {name}, and another of that name is "
+                "installed, which files are read with; give it another name"
+            )
     passes = journal.to_json() if journal is not None else ""
     file.write(path, file.Bundle(graph, profiles, ledger.to_json(), passes))
 

@@ -252,7 +252,7 @@ class Graph(Structure):
                 raise GraphError(f"{op}: the graph of {name} has a place already; copy it first")
             # Reading the property is the check: it raises GraphError where there is no output.
             body.output  # noqa: B018 - raises where there is none
-            self._check_profiles(body._own_profiles.values())
+        self._check_profiles(p for body in bodies.values() for p in body._own_profiles.values())
         # A fused body's inputs are bound by name, since a group has the slots of its stages.
         if op == "fused" and [v.name for v in bodies["body"].inputs] != list(operands):
             names = ", ".join(v.name for v in bodies["body"].inputs)

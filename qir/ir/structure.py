@@ -102,9 +102,10 @@ class Structure:
         return is_new
 
     def _check_profiles(self, profiles: Iterable[CarriedProfile]) -> None:
-        own_profiles = self._outermost()._own_profiles
+        own_profiles = dict(self._outermost()._own_profiles)
         for profile in profiles:
-            known = own_profiles.get(profile.name, profile)
+            # Two of them may have one name too, such as those of the branches of an `if`.
+            known = own_profiles.setdefault(profile.name, profile)
             if known is not profile and (known != profile or known.text != profile.text):
                 raise GraphError(f"graph {self.name} carries another profile {profile.name}")
 

@@ -11,7 +11,7 @@ from qir.errors import GraphError, ProfileError
 from qir.ir.graph import Graph
 from qir.ir.node import GraphLike
 from qir.numerics.fields import Rule
-from qir.profiles.library import is_installed, is_profile_file, profile, read_profile
+from qir.profiles.library import is_installed, is_profile_file, profile, profile_names, read_profile
 from qir.profiles.processor import on_processor, require_instruction_set
 from qir.profiles.profile import Profile, Query
 
@@ -95,10 +95,16 @@ def read_profile_for(graph: GraphLike, text: str | Profile) -> Profile:
 def carry_profile(graph: Graph, added: Profile) -> bool:
     """Adds a profile to those that a graph carries, unless it is installed; says if it is new.
 
-    Raises ProfileError where the graph means another by that name.
+    Raises ProfileError where the graph means another by that name, or another is installed: files
+    are read with the installed one.
     """
     if is_installed(added):
         return False
+    if added.name in profile_names():
+        raise ProfileError(
+            f"an installed profile is named {added.name} and says something else; give this one "
+            f"another name"
+        )
     try:
         return graph.carry_profile(added)
     except GraphError as error:

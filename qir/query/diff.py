@@ -279,6 +279,9 @@ def _graph_changes(
             a_names, b_names = (", ".join(v.name for v in g.inputs) for g in (a, b))
             yield GraphChange("order", "inputs", a_names, b_names)
         return
+    for name in sorted(a.own_profiles.keys() & b.own_profiles.keys()):
+        if a.own_profiles[name].text != b.own_profiles[name].text:
+            yield GraphChange("profile", name, "its rules", "other rules")
     sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
     for where, a_names, b_names in zip(("inputs", "outputs"), *sides, strict=True):
         if a_names != b_names and sorted(a_names) == sorted(b_names):

@@ -12,12 +12,16 @@ import pytest
 
 from qir import pipeline
 from qir.errors import GraphError, ProfileError
+from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import profile, profile_in, profile_names, read_profile
+from qir.profiles import carry_profile, profile, profile_in, profile_names, read_profile
+from qir.profiles.library import parse_profile
+from qir.query.diff import diff
 from qir.rewrite import run_passes
+from qir.target import target
 from qir.workflows import group_model
 
 ROOT = Path(__file__).parents[2]
@@ -136,3 +140,53 @@ def test_no_state_of_a_thread_or_task_decides_results() -> None:
                 if "ContextVar" in names or isinstance(node, ast.Global):
                     found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
     assert not found, f"arguments, or what a graph carries, say it instead: {found}"
+
+
+def test_a_graph_with_a_profile_of_its_own_is_written_for_a_runtime(tmp_path: Path) -> None:
+    chip = tmp_path / "chip.toml"
+    chip.write_text('name = "chip"\nextends = "ort-1.31"\ngroups = "inherited"\n')
+    graph = run_passes(quantizing(), [Group(str(chip))], Ledger())
+    pipeline.save(graph, tmp_path / "chip.onnx")
+    found = target("onnxruntime").compile(graph)(x=TIES)["y"]
+    assert np.array_equal(np.asarray(found), EVEN)
+
+
+def test_branches_that_mean_two_profiles_by_one_name_are_refused(tmp_path: Path) -> None:
+    graph = parse("graph main as native {\n  %x = input() : 4xf32\n  output(y=%x)\n}\n")
+    branches = {}
+    for name, rounding in (("then", "away"), ("else", "even")):
+        body = by_file(tmp_path, rounding)
+        branches[name] = body
+    condition = graph.constant(np.array(True), name="c")
+    with pytest.raises(GraphError, match="carries another profile mine"):
+        graph.add("if", {"cond": condition, "xs.0": graph["x"]}, bodies=branches)
+    assert [node.op for node in graph] == ["input", "constant", "output"]
+
+
+def test_a_profile_with_the_name_of_an_installed_one_is_not_lost_silently(tmp_path: Path) -> None:
+    other = parse_profile("ort-1.31", TEXT.replace("mine", "ort-1.31"))
+    graph = quantizing()
+    with pytest.raises(ProfileError, match="an installed profile is named"):
+        carry_profile(graph, other)
+    graph.carry_profile(other)
+    graph.profile = "ort-1.31"
+    with pytest.raises(ProfileError, match="another of that name is installed"):
+        pipeline.save(graph, tmp_path / "lost.qir")
+    assert not (tmp_path / "lost.qir").exists()
+
+
+def test_a_file_whose_profile_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "away.qir"
+    pipeline.save(by_file(tmp_path, "away"), path)
+    read = file.read(path)
+    wrong = {"mine": TEXT.replace("native", "elsewhere")}
+    file.write(path, file.Bundle(read.graph, wrong, read.ledger, ""))
+    with pytest.raises(ProfileError, match=r"away\.qir: it carries the profile mine, which"):
+        pipeline.load(path)
+
+
+def test_other_rules_by_one_name_are_a_difference(tmp_path: Path) -> None:
+    even, away = by_file(tmp_path, "even"), by_file(tmp_path, "away")
+    assert not diff(even, away).equal
+    assert "profile mine: its rules -> other rules" in str(diff(even, away))
+    assert diff(even, even.copy()).equal

@@ -20,7 +20,7 @@ from qir.ir.dims import Shape
 from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.numerics.definition import table_midpoints
 from qir.numerics.fields import Rule
-from qir.profiles import profile, quantize_query
+from qir.profiles import NamedProfile, quantize_query
 
 from .elements import ELEMENT_TYPES, QUANTIZABLE, element_type
 
@@ -55,19 +55,19 @@ def needs_function(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
     return is_nonuniform or has_many_axes or is_narrow or not is_supported
 
 
-def adds_zero_before_rounding(quant: QuantType, name: str | None) -> bool:
+def adds_zero_before_rounding(quant: QuantType, rules: NamedProfile) -> bool:
     """Returns whether a profile adds the zero point before rounding, which QuantizeLinear does
     not."""
-    rule = profile(name or "native").resolve(quantize_query(quant))
+    rule = rules.resolve(quantize_query(quant))
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
 
 
-def multiplies_by_gain(quant: QuantType, name: str) -> bool:
+def multiplies_by_gain(quant: QuantType, rules: NamedProfile) -> bool:
     """Returns whether a profile multiplies by a gain computed from the range.
 
     A gain is 1 / scale except for the last bit.
     """
-    rule = profile(name).resolve(quantize_query(quant)).quantize
+    rule = rules.resolve(quantize_query(quant)).quantize
     return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
 
 
@@ -370,7 +370,7 @@ def _carrier(quant: QuantType) -> int:
 
 
 def type_function(
-    op: str, kind: TensorType, name: str, opset: int, rounding: str = ""
+    op: str, kind: TensorType, rules: NamedProfile, opset: int, rounding: str = ""
 ) -> tuple[FunctionProto, Mapping[str, Array]]:
     """Returns the function that quantizes or dequantizes by a quantized type as a profile does, and
     its arrays.
@@ -379,7 +379,7 @@ def type_function(
     """
     quant = kind.quant
     assert quant is not None
-    rule = profile(name).resolve(quantize_query(quant))
+    rule = rules.resolve(quantize_query(quant))
     reason = unsupported_reason(quant, kind.shape) or unsupported_rule_reason(rule)
     rounding_name = rounding or rule.quantize.round
     # ONNX's Cast from float to 8-bit floats always rounds to nearest even.

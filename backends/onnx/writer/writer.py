@@ -25,6 +25,7 @@ from qir.ir.ops import spec
 from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
+from qir.profiles import NamedProfile, library_of
 
 from . import custom
 from .elements import QUANTIZABLE, UNKNOWN, is_large, tensor, type_proto, without_elements
@@ -471,9 +472,7 @@ class OnnxWriter:
         """Writes a QuantizeLinear of a float tensor."""
         quant = kind.quant
         assert quant is not None
-        adds_zero_first = custom.adds_zero_before_rounding(
-            quant, node.profile or self.graph.profile
-        )
+        adds_zero_first = custom.adds_zero_before_rounding(quant, self._rules(node))
         if (
             custom.needs_function(quant, kind.shape, constant=False)
             or adds_zero_first
@@ -488,19 +487,23 @@ class OnnxWriter:
         attrs = self.scale_attrs(quant, kind.shape, node)
         self.emit("QuantizeLinear", operands, [out], attrs, origins=node.origins)
 
+    def _rules(self, node: Node) -> NamedProfile:
+        """Returns the rules by which a node quantizes; the graph may carry them."""
+        return library_of(self.graph).named(node.profile or self.graph.profile or "native")
+
     def _custom(
         self, op: str, source: str, kind: TensorType, out: str, node: Node, rounding: str = ""
     ) -> None:
         """Writes a call of a model function, for a quantized type that ONNX lacks."""
-        name = node.profile or self.graph.profile or "native"
-        quant = kind.quant
-        if op == "Quantize" and quant is not None and custom.multiplies_by_gain(quant, name):
+        rules, quant = self._rules(node), kind.quant
+        if op == "Quantize" and quant is not None and custom.multiplies_by_gain(quant, rules):
             # The function divides, so that it can say x * (1 / scale) only to the last bit.
-            reason = f"divided by its scale; {name} multiplies by a gain, which may round otherwise"
+            gain = f"{rules.name} multiplies by a gain, which may round otherwise"
+            reason = f"divided by its scale; {gain}"
             self.ledger.add(Change.NUDGED, "onnx emitter", out, reason, codes=1.0)
-            name = "native"
+            rules = NamedProfile("native")
         try:
-            function, arrays = custom.type_function(op, kind, name, self.opset, rounding)
+            function, arrays = custom.type_function(op, kind, rules, self.opset, rounding)
         except Refused as error:
             raise self.refuse(node, str(error)) from None
         self.function(function)

@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType
-from qir.profiles import dequantize_by_profile, profile
+from qir.profiles import dequantize_by_profile, library_of
 
 from . import fake_quantize
 from .layers import constant_weights, padding, tensorflow_filters
@@ -73,7 +73,7 @@ def _dequantize(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
     # A dequantized constant is written as floats: no kernel would read the integers.
     if x.constant is not None and x.type.quant is not None:
-        profile_of_node = profile(n.profile or PROFILE)
+        profile_of_node = library_of(n.graph).find(n.profile or PROFILE)
         return w.constant(
             dequantize_by_profile(profile_of_node, x.constant.data, x.type.quant), "float", n.name
         )

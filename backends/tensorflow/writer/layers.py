@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from qir.ir.node import Node, Value
-from qir.profiles import dequantize_by_profile, profile
+from qir.profiles import dequantize_by_profile, library_of
 
 from . import fake_quantize
 from .elementwise import binary, number, scalar, unary
@@ -116,7 +116,8 @@ def constant_weights(n: Node, value: Value) -> np.ndarray:
     # Filters that the graph dequantizes are computed here, as the profile dequantizes them.
     x = value.node.operands.get("x") if value.node.op == "dequantize" else None
     if x is not None and x.constant is not None and x.type.quant is not None:
-        return dequantize_by_profile(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
+        rules = library_of(n.graph).find(n.profile or PROFILE)
+        return dequantize_by_profile(rules, x.constant.data, x.type.quant)
     value = fake_quantize.quantized_source(value) or value
     if value.constant is None:
         raise refusal(n, "TensorFlow's filters are written as constants, these are computed")

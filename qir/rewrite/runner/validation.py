@@ -21,7 +21,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.origin import Lineage
 from qir.ir.types import QuantType, TensorType
-from qir.profiles import dequantize_by_profile, profile
+from qir.profiles import NamedProfile, dequantize_by_profile, library_of
 from qir.rewrite.runner.interface import refines
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -109,7 +109,7 @@ class Validation:
         if not tolerance.compared:
             return None
         for number, inputs in enumerate(self.samples):
-            observer = _Look(before, number, tolerance, graph.profile)
+            observer = _Look(before, number, tolerance, library_of(graph).named(graph.profile))
             try:
                 results = self.run(graph, inputs, observe=observer)
             except _Found:
@@ -135,7 +135,7 @@ class _Look:
     before: Picture
     sample: int
     tolerance: Tolerance
-    profile: str
+    profile: NamedProfile
     moved: Moved | None = None
     last: str = ""
 
@@ -179,7 +179,7 @@ class _Look:
             return float_distance(old.data, new, self.tolerance.ulps)
         if old_quant.dynamic or new_quant.dynamic or old_quant.has_same_mapping(new_quant):
             return _integer_distance(old.data, new, old_quant, self.tolerance.codes)
-        rules = profile(self.profile)
+        rules = self.profile.find()
         floats = (
             dequantize_by_profile(rules, old.data, old_quant),
             dequantize_by_profile(rules, new, new_quant),
