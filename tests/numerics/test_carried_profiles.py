@@ -160,7 +160,7 @@ def test_branches_that_mean_two_profiles_by_one_name_are_refused(tmp_path: Path)
     condition = graph.constant(np.array(True), name="c")
     with pytest.raises(GraphError, match="carries another profile mine"):
         graph.add("if", {"cond": condition, "xs.0": graph["x"]}, bodies=branches)
-    assert [node.op for node in graph] == ["input", "constant", "output"]
+    assert {node.op for node in graph} == {"input", "constant", "output"}
 
 
 def test_a_profile_with_the_name_of_an_installed_one_is_not_lost_silently(tmp_path: Path) -> None:
