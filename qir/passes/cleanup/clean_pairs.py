@@ -57,8 +57,10 @@ def _unchanged_source(graph: Graph, match: Match) -> Value | None:
     while len(steps) < _MAX_STEPS and node.op in CONVERSION_OPS and len(node.operands) == 1:
         steps.insert(0, node)
         x = node.operands["x"]
+        # A planned op between is to be carried out; only the root's own plan goes with it.
         if node is not match.root and node.schemes:
             return None
+        # The shortest way back is tried first; a longer one may hold where it does not.
         if x.type == target_type and _returns_every_integer(graph, x, steps):
             return x
         node = x.node
@@ -166,9 +168,11 @@ def _try_every_integer(
         try:
             with np.errstate(all="ignore"):
                 (result,) = run_node(node, {"x": result}, named)
+        # What an op refuses for one integer it may refuse in the model: nothing is proven.
         except QirError:
             return False
         value = node.result
+    # As bytes: NaN of an 8-bit float equals nothing, and -0.0 equals 0.0.
     return result.dtype == integers.dtype and result.tobytes() == integers.tobytes()
 
 

@@ -86,6 +86,7 @@ def _is_unfoldable(value: Value, *, inside: bool) -> bool:
     if quant is None or quant.scale is None or quant.zero is None:
         return False
     producer_accepts = node.op in ("constant", "input") or _accepts_companions(node)
+    # The input of a body has the type of what is handed in: both would have to change.
     if not producer_accepts or (inside and node.op == "input") or len(node.results) != 1:
         return False
     if not all(_accepts_companions(node) and spec(node.op).slot(slot) for node, slot in value.uses):

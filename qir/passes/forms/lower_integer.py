@@ -91,6 +91,7 @@ class LowerInteger(Pass):
         for node in list(graph):
             if node.op not in _PRODUCTS or (sides := _sides(node)) is None:
                 continue
+            # Without the bias, which is added in float after the sum.
             if overflow_text(graph, node, biased=False) or float_product_overflows(
                 *(s.quantized for s in sides)
             ):
@@ -135,6 +136,7 @@ def _side(value: Value, channel_axis: int | None) -> _Side | None:
     quant = node.operands["x"].type.quant
     if quant is None or quant.storage not in (I8, U8) or quant.kind != "uniform":
         return None
+    # Integer products take one whole zero point off; all else has no place in them.
     if quant.plus is not None or quant.has_float_zero or quant.express != F32:
         return None
     # A range gives scale and zero point only while the model runs.
@@ -198,6 +200,7 @@ class _Builder:
             attrs,
             name=fresh_name,
             before=node,
+            # One node stands for the op in reports; the others only scale what it sums.
             origins=node.origins if op.endswith("_integer") else (),
             profile=node.profile,
         ).result

@@ -101,6 +101,7 @@ def _edit(node: Node, operand_states: States) -> Edit | None:
     """Returns what becomes of a node; None where it cannot read such operands."""
     if node.op in ("output", "foreign") or node.bodies or node.stages or node.inner:
         return None
+    # Scales next to a value may be along an axis, which would have to move with it.
     if any(spec(node.op).is_companion(slot) for slot in node.operands):
         return None
     first = next(iter(operand_states.values()))
@@ -142,6 +143,7 @@ def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | Non
     constants: dict[str, Array] = {}
     for slot in moved.slots - set(operand_states):
         value = node.operands[slot]
+        # A scalar is the same in any order of axes.
         if value.type.rank == 0:
             continue
         array = None if value.constant is None else permuted_array(value.constant, restoring)
@@ -153,6 +155,8 @@ def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | Non
 
 def _transpose_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     order = int_list(node.attrs["perm"])
+    # The two transposes become one, whose result is what it was: nothing has to be followed
+    # further.
     return None if node.schemes else Edit(node, {"perm": composed(perm, order)})
 
 
@@ -170,6 +174,7 @@ def _reduce_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
         a % len(perm)
         for a in ((listed_axes,) if isinstance(listed_axes, int) else int_list(listed_axes))
     }
+    # No axes means all: one element is left, however they stood.
     if name == "axes" and not reduced:
         return Edit(node)
     axes = sorted(perm[a] for a in reduced)
@@ -222,6 +227,8 @@ def _reshape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None
         return Edit(node, {"axis": matrix_shapes.index(reshaped_x.shape)}, result=state)
     constant = node.operands["shape"].constant
     if constant is not None and reshaped_x.shape == out.shape:
+        # A 0 in a reshape's sizes copies the size of that axis of what it reads, which may be
+        # another now.
         zeros = np.flatnonzero(constant.data == 0)
         copied = () if node.attrs["allow_zero"] else tuple(int(i) for i in zeros)
         if all(source_shape[i] == x.type.shape[i] for i in copied):
@@ -234,6 +241,7 @@ def sizes_of(shape: dims.Shape) -> Array | None:
     """Returns the constant that makes a reshape make this shape; None where two sizes are no
     numbers."""
     sizes = [size if isinstance(size, int) else -1 for size in shape]
+    # Next to a size of 0 any number would fit where -1 asks for one.
     if sizes.count(-1) > 1 or 0 in sizes:
         return None
     return Array.of(np.array(sizes, np.int64))
@@ -262,6 +270,7 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
         return None
     if node.op in _WEIGHT_SLOTS:
         return _product_edit(node, operand_states, state)
+    # The order of elements changes no size.
     if node.op == "shape":
         return Edit(node)
     if node.op == "batch_norm" and set(operand_states) == {"x"}:
@@ -269,6 +278,7 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
         rank = node.result.type.rank
         if not isinstance(axis, int) or axis % rank != state.axis:
             return None
+        # gamma, beta, mean and var have the axis of channels alone.
         slots = {slot: 0 for slot in node.operands if slot != "x"}
         return _with_reordered_constants(node, slots, state)
     if len(node.results) != 1:  # such as split, whose parts have orders of their own
@@ -284,6 +294,7 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
     for slot in set(node.operands) - set(operand_states):
         value = node.operands[slot]
         axis = state.axis - rank + value.type.rank
+        # A size of 1 is broadcast, so that its order does not matter.
         if axis >= 0 and value.type.shape[axis] != 1:
             slots[slot] = axis
     return _with_reordered_constants(node, slots, state)

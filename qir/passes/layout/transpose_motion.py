@@ -47,6 +47,7 @@ def reshape_without_transpose(value: Value, perm: Perm) -> Raised | None:
     if node.op not in RESHAPES or node.schemes or is_identity(perm):
         return None
     x = node.operands["x"].type
+    # Scales along an axis would have to follow their axis through the reshape.
     if any(kind.quant and kind.quant.granularity for kind in (x, value.type)):
         return None
     if node.op == "unsqueeze":
@@ -86,6 +87,7 @@ class Passing:
     def _may(self, *nodes: Node) -> bool:
         if may(self.name, "through", *nodes):
             return True
+        # Rounds repeat until nothing moves: a refusal would be asked for again in each.
         self.skipped.add(nodes[0])
         return False
 
@@ -140,6 +142,7 @@ class Passing:
         if edits is None or not self._may(node, *(edit.node for edit in edits)):
             return False
         for edit in edits:
+            # The same value may be in several slots, as in x + x.
             for slot, value in list(edit.node.operands.items()):
                 if value is node.result:
                     self.graph.set_operand(edit.node, slot, node.operands["x"])
