@@ -44,6 +44,7 @@ def _quantized_result(node: Node) -> str:
 
 
 def _integer_op(node: Node) -> str:
+    # Inputs and constants hold what is given; of a node with bodies the bodies are looked at.
     if node.op in _QDQ or node.op in ("input", "constant", "output", "requantize") or node.bodies:
         return ""
     quantized = [v for v in (*node.operands.values(), *node.results) if v.type.quant]
