@@ -85,6 +85,8 @@ def _weight_type(call: MethodCall, of: Affine, groups: int) -> Element:
         return call.types["w"].element
     if of.axis != 1:
         raise OpError(f"{call.op}: scales of weights are along output channels, axis 1")
+    # Output channels of a transposed convolution are counted within a group, those of a convolution
+    # through all groups.
     return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
 
 
@@ -108,6 +110,7 @@ def _insert_gaps(
     stride, pad, dilation, output_pad = (
         int_list(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
     )
+    # The full convolution: each element meets each tap, and `pad` then cuts the edges off.
     sides = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     sizes = [(size - 1) * s + 1 for size, s in zip(x.shape[2:], stride, strict=True)]
     padded_sizes = [

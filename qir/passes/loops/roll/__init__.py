@@ -94,6 +94,7 @@ class Roll(Pass):
         count = 0
         if self.steps:
             count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
+        # After the steps: a scan that was just made may be a layer.
         if self.layers:
             count += sum(self._recover_layers(graph, node, ledger) for node in list(graph))
         return count + (graph.prune() if count else 0)
@@ -114,6 +115,8 @@ class Roll(Pass):
                 ledger.add(Change.EXACT, self.name, name, message)
                 count += 1
                 graph.prune()
+                # Several layers may read one sequence; with an entry gone or unused no other one
+                # does.
                 is_complete = all(value.node in graph and value.uses for value in ordered)
                 steps = self._find_steps(graph, ordered) if is_complete and scan.used else None
         return count

@@ -79,6 +79,8 @@ class Unroll(Pass):
         if steps is None or not steps.count:
             return False
         name, op = node.name, node.op
+        # Counted before anything is written: a loop of a million rounds would fill the memory
+        # first.
         if steps.nodes > self.limit:
             if self.keep_large:
                 return False
@@ -99,6 +101,7 @@ class Unroll(Pass):
 def _run_count(graph: Graph, node: Node) -> RunCount | None:
     """Returns how often it runs, and what that makes; None where nobody knows, or it cannot be
     said."""
+    # Plans and inner types are those of the whole node: a single round has no slot for them.
     if node.schemes or node.inner:
         return None
     if node.op in RECURRENT_OPS:
@@ -135,6 +138,7 @@ def _is_constant_true(value: Value) -> bool:
 def _scan_length(node: Node) -> int | None:
     values = node.variadic("ss")
     sizes = [v.type.shape[a] for v, a in zip(values, _axes(node, "axes", values), strict=True)]
+    # All sequences of a scan have one length, so that one known size says all.
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
