@@ -59,6 +59,7 @@ class FoldControl(Pass):
     def fold(self, graph: Graph, todo: list[Node], ledger: Ledger) -> int:
         """Does so with these control ops alone, and those that come with them."""
         count = 0
+        # Inlined bodies may hold control ops whose conditions are known only now.
         while todo:
             node = todo.pop()
             flow = _known_flow(graph, node)
