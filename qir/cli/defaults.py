@@ -49,7 +49,7 @@ def show(
 
 
 def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
-    """Tells what calibration takes no notice of: defaults that data give, and what is no input."""
+    """Tells which arrays calibration ignores: those of defaults, and those that are no input."""
     from qir.workflows.inputs import array_names, stated_defaults
 
     names = array_names(data)

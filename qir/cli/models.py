@@ -89,9 +89,9 @@ def _states_shapes(path: Path) -> bool:
 
 
 def _accepts_shapes(graph: Graph, data: Path) -> bool:
-    """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples.
+    """Returns whether arrays have the ranks and known sizes of a graph's inputs, the batch aside.
 
-    Of data of another kind, such as images, nobody knows.
+    True for data of another kind, such as images, whose shapes are not known.
     """
     from qir.errors import QirError
     from qir.ir import dims

@@ -158,8 +158,8 @@ def nonzero(x: Array) -> Array:
 def unique(
     x: Array, *, axis: int | None = None, sorted: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns what is there once or more, first places, which of it each was, how often each was
-    there."""
+    """Returns the distinct elements, their first places, the group of each element, and the
+    counts."""
     numeric_dtype("unique", "x", x)
     axis_ = None if axis is None else normalize_axis("unique", axis, x.ndim)
     parts = to_float64(x) if axis_ is None else np.moveaxis(to_float64(x), axis_, 0)

@@ -189,7 +189,8 @@ def max_pool_places(
 
 
 def _plane_offsets(op: str, shape: tuple[int, ...], counted: str) -> Places:
-    """What is added to a place in a plane to make it a place as it is counted."""
+    """Returns what makes a place in a plane a place in the tensor, or zeros if planes are
+    counted."""
     if counted not in ("tensor", "plane"):
         raise OpError(f"{op}: counted {counted!r} is neither tensor nor plane")
     size = math.prod(shape[2:]) if counted == "tensor" else 0

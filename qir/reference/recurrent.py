@@ -83,7 +83,7 @@ class RecurrentLayer:
         return lambda x: np.asarray(function(x, a, b), np.float64)
 
     def at(self, place: str, x: Float64Array) -> Float64Array:
-        """Returns the value as it is at a place, rounded where somebody asked for that."""
+        """Returns a value as it stands at a place, rounded if the node asks for that."""
         rounding = self.inner.get(place)
         return x if rounding is None else rounding(x)
 

@@ -170,7 +170,7 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
 def _boxed_results(
     executable: Executable, inputs: Tensors, lists: Collection[str]
 ) -> dict[str, Tensor]:
-    """Results; what is no tensor in a box, a tensor that may be left out among it."""
+    """Runs an executable; boxes results that are no tensors, and tensors that may be left out."""
     # NumPy would make a list of equal tensors into one tensor with an axis more.
     arrays = np.ndarray, np.generic
     return {

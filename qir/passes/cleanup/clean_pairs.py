@@ -49,8 +49,7 @@ _MAX_TRIED = 1 << 20
 
 
 def _unchanged_source(graph: Graph, match: Match) -> Value | None:
-    """Returns the quantized values from which quantizing and dequantizing lead back to
-    themselves."""
+    """Returns earlier quantized values that the steps up to the root give back unchanged."""
     target_type, steps = match.root.result.type, list[Node]()
     node = match.root
     # Companions would be computed parameters, about which a trial says nothing.
@@ -101,7 +100,7 @@ def _moved_integers(graph: Graph, match: Match) -> Value | None:
 
 
 def _preceding_moves(value: Value) -> list[Node]:
-    """Returns the moves that a value has after it and nobody else reads, the last one first."""
+    """Returns the moves that made a value, the last first; nobody else reads what they make."""
     moves: list[Node] = []
     while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
         moves.append(value.node)
@@ -110,7 +109,7 @@ def _preceding_moves(value: Value) -> list[Node]:
 
 
 def _source_of_recodes(graph: Graph, match: Match) -> Value | None:
-    """Returns what two recodes, or one, give back as it was."""
+    """Returns the value that one recode or two give back unchanged."""
     node = match.root
     for _ in range(2):
         x = node.operands["x"]

@@ -108,8 +108,7 @@ class FoldParameters(Pass):
 
 
 def _is_at_edge(value: Value, *, inside: bool) -> bool:
-    """Returns whether a value goes into a body or group or comes out of one, which say its type
-    too."""
+    """Returns whether a value enters or leaves a body or group, which states its type as well."""
     users = [use.node for use in value.uses]
     if inside and (value.node.op == "input" or any(user.op == "output" for user in users)):
         return True
@@ -196,7 +195,7 @@ def _type_after_move(node: Node, quant: QuantType) -> QuantType | None:
 
 
 def _drop_disagreeing(graph: Graph, agreed: AgreedTypes) -> bool:
-    """Leaves open what not all who hold the same integers agree on; says whether there was any."""
+    """Opens types on which values of the same integers disagree; returns whether any did."""
     changed = False
     for node in graph:
         connected = tied(node)

@@ -64,8 +64,7 @@ class UnfoldParameters(Pass):
 
 
 def _unfoldable_values(graph: Graph, *, inside: bool) -> list[Value]:
-    """Returns the values that are unfolded: of those that hold the same quantized values, all or
-    none."""
+    """Returns the values to unfold; of values that hold the same integers, all or none."""
     chosen = {v: None for v in graph.values.values() if _is_unfoldable(v, inside=inside)}
     connected_groups = [group for node in graph if len(group := tied(node)) > 1]
     changed = True
@@ -139,7 +138,7 @@ def _unfold_inner(graph: Graph, node: Node) -> int:
 
 
 def _without_parameters(quant: QuantType) -> QuantType:
-    """Returns the type without its numbers; a zero point that is not there is not asked for."""
+    """Returns the type with scale and zero point left open; a missing zero point stays missing."""
     return replace(quant, scale=None, zero=() if quant.zero == () else None, scale_dtype=None)
 
 

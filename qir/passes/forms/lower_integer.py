@@ -128,8 +128,7 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
 
 
 def _side(value: Value, channel_axis: int | None) -> _Side | None:
-    """Returns the integers that a value's floats are of; None for integers that no integer product
-    takes."""
+    """Returns what a value is dequantized from; None if no integer product takes it."""
     node = value.node
     if node.op != "dequantize" or value.type.element != F32:
         return None

@@ -68,8 +68,7 @@ class Edit:
 
 
 def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
-    """Returns what is to be done so that these uses may read what a transpose reads; None: they
-    cannot."""
+    """Plans the edits by which these uses read the operand of a transpose; None if one cannot."""
     states: dict[Value, State] = {}
     edits: list[Edit] = []
     operand_states: dict[Node, dict[str, State]] = {}
@@ -133,7 +132,7 @@ def _is_same_order(a: Reordered, b: Reordered) -> bool:
 
 
 def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Returns what is said the same, or with its axes renamed, in any order of axes."""
+    """Edits an op that works in any order of axes: its attributes name the moved axes."""
     restoring = inverse(perm)
     if node.op in SPATIAL:
         return None
@@ -161,7 +160,7 @@ def _transpose_edit(node: Node, operand_states: States, perm: Perm) -> Edit | No
 
 
 def _reduce_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Returns a reduction; axes that it takes out are taken out of the transpose."""
+    """Renames the axes of a reduction, and removes them from the transpose."""
     if node.attrs["keep"] is True:
         return (
             _permuted_edit(node, operand_states, perm)
@@ -248,7 +247,7 @@ def sizes_of(shape: dims.Shape) -> Array | None:
 
 
 def _shape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Sizes of axes that are where they stood."""
+    """Keeps a shape op whose axes the transpose does not move."""
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, int)
     axes = range(len(perm))[slice(start, end if isinstance(end, int) else None)]
@@ -256,7 +255,7 @@ def _shape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
 
 
 def _linear_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Returns a product along the last axis, which stays the last."""
+    """Keeps a product along the last axis, if that axis stays the last."""
     fits = set(operand_states) == {"x"} and perm[-1] == len(perm) - 1
     return Edit(node, result=perm) if fits else None
 
@@ -265,7 +264,7 @@ def _linear_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
 
 
 def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edit | None:
-    """Returns what reads elements in another order along one axis."""
+    """Edits an op that reads elements in another order along one axis."""
     if any(value.type.quant and value.type.quant.granularity for value in node.results):
         return None
     if node.op in _WEIGHT_SLOTS:
@@ -327,7 +326,7 @@ def _reordered_constant(array: Array | None, axis: int, state: Reordered) -> Arr
 
 
 def _product_edit(node: Node, operand_states: States, state: Reordered) -> Edit | None:
-    """Returns a product that sums along the axis: its weights come into the order."""
+    """Reorders the weights of a product that sums along the axis."""
     x, w = _WEIGHT_SLOTS[node.op]
     value, rank = node.operands[w], node.operands[x].type.rank
     if set(operand_states) != {x} or state.axis != rank - 1 or node.attrs.get("trans_a") is True:

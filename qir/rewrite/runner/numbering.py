@@ -38,7 +38,7 @@ class RewriteStep:
 
 @dataclass
 class Numbering:
-    """Who watches a run: `limit` rewrites are done and no more."""
+    """Numbers the rewrites of a run, and allows at most `limit` of them."""
 
     graph: Graph
     limit: int | None = None
@@ -92,8 +92,8 @@ class Numbering:
         self._version_at_rewrite = -1
 
     def end(self, by: str, changed: int) -> tuple[RewriteStep, ...]:
-        """Returns the rewrites of the pass that ran; one that asked for none has done one, if
-        any."""
+        """Returns the rewrites of the pass that ran; changes for which none was asked count as
+        one."""
         self._drop_idle_rewrite()
         # A pass that never asks is one rewrite, so that bisection can name it.
         if changed and len(self.steps) == self._first and not self.stopped:

@@ -12,7 +12,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 
 Fault: TypeAlias = "tuple[Node | None, str]"
-"""The node that has the property not, and why; no node where it is the graph as a whole."""
+"""The node that lacks the property, and why; no node where the whole graph lacks it."""
 Find: TypeAlias = Callable[[Graph], "Fault | None"]
 """Looks for what a graph lacks; None where it has the property."""
 

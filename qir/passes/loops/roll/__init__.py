@@ -100,7 +100,7 @@ class Roll(Pass):
         return count + (graph.prune() if count else 0)
 
     def _roll(self, graph: Graph, entries: Row, ledger: Ledger) -> int:
-        """Rolls what reads a sequence, forwards and then backwards; says how often."""
+        """Rolls steps that read a sequence, forwards and then backwards; returns how many times."""
         count = 0
         # Backwards too, for the second direction of a bidirectional layer.
         for ordered in (entries, entries[::-1]):
