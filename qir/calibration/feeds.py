@@ -81,6 +81,7 @@ class Feeds:
         self, skip: Collection[int] = frozenset()
     ) -> Iterator[tuple[int, dict[str, Array]]]:
         """Yields the feeds with their numbers, but those to skip, which are not read."""
+        # Numbers count those that are skipped as well: a resumed run knows its feeds by them.
         for number, (where, arrays) in enumerate(islice(self._reader, self._limit)):
             if number not in skip:
                 yield number, self._complete(where, arrays)
@@ -100,6 +101,7 @@ class Feeds:
             shape = meant.shape
             if len(shape) != len(spec.shape) or not fits_shape(shape, spec.shape):
                 raise DataError(f"{what} takes {spec}, the feed has shape {list(shape)}")
+            # A scalar is read as one row; it has no first axis.
             array = convert_dtype(meant.read(0, shape[0] if shape else 1), spec.dtype)
             refuse_nan(np.atleast_1d(array), 0, what)
             feed[name] = array
@@ -153,6 +155,7 @@ def open_feeds(
     """
     if isinstance(data, str | Path):
         return Feeds(FileFeeds(Path(data)), inputs, limit)
+    # One array or one mapping is iterable as well, and is one feed.
     if is_array(data) or isinstance(data, Mapping):
         return Feeds(ItemFeeds([data], inputs, name), inputs, limit)
     if isinstance(data, Iterable):

@@ -30,6 +30,7 @@ def read_labels(labels: str | Path | Array, samples: Sequence[str] | None = None
         refuse_objects(array.dtype, "labels")
         return array
     text = str(labels)
+    # Not at the first colon, which stands after the drive of some paths.
     path, _, name = text.partition(".npz:")
     if name:
         return _member(Path(f"{path}.npz"), name)
@@ -54,6 +55,7 @@ def _member(file: Path, name: str) -> Array:
         raise DataError(f"{file}: there is no such file of labels")
     arrays = open_npz(file)
     found = [n for n in ([name] if name else LABEL_NAMES) if n in arrays]
+    # A file with one array alone leaves no doubt, whatever its name.
     if not found and not name and len(arrays) == 1:
         found = list(arrays)
     if len(found) != 1:

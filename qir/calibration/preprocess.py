@@ -79,6 +79,7 @@ class Preprocess:
         if self.order == "BGR":
             pixels = pixels[..., ::-1]
         result: NDArray[np.generic] = pixels
+        # Without a change pixels stay bytes, as models that scale them inside want them.
         if self.changes_values:
             # Division, mean, std: the order of torchvision's ToTensor and Normalize, each in
             # float32.
@@ -166,6 +167,7 @@ class _Reader:
         """Numbers, one for all channels or one for each."""
         value = self.data.get(key, default)
         items = value if isinstance(value, list) else [value]
+        # TOML's true is a bool, which Python counts among the integers.
         plain = (n for n in items if isinstance(n, int | float) and not isinstance(n, bool))
         listed = [float(n) for n in plain if math.isfinite(n)]
         if len(listed) != len(items) or len(listed) not in (1, count):

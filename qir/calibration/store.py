@@ -46,6 +46,7 @@ SUM_BYTES = 48
 def pack(contents: StatisticsContents) -> bytes:
     """Returns the bytes of the file: equal for equal statistics, in whatever order their batches
     came."""
+    # Threads end in any order: sorted, equal statistics are equal bytes.
     batches = sorted(contents.batches)
     number = {batch: i for i, batch in enumerate(batches)}
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in TYPES}
@@ -69,6 +70,7 @@ def pack(contents: StatisticsContents) -> bytes:
             {
                 "tensor": key.tensor,
                 "axis": key.axis,
+                # Integers of hundreds of bits: many readers of JSON would take them for floats.
                 "total": hex(summary.total),
                 "squares": hex(summary.total_squares),
                 "bins": summary.bins.size,
@@ -134,6 +136,7 @@ def unpack(metadata: str, arrays: Arrays) -> StatisticsContents:
     head = header.parse(str(text))
     if outer["digest"] != digest(str(text), arrays):
         raise ValueError("the content does not have the digest that was written with it")
+    # Version 1 had no sums of channels, and so no array of them.
     if head["version"] == 1:
         header.require("channel.sum" not in arrays, "version", 1)
         arrays = {**arrays, "channel.sum": np.empty(0, np.uint8)}

@@ -104,10 +104,12 @@ class GoalRequest:
 
         if self.labels is not None and self.drop is None and not checked:
             raise UsageError("--labels needs --drop or --check")
+        # What an interrupted run left is continued, so that it is in nobody's way.
         if self.calibrates:
             claim(self.statistics, force=True)
         if not self.goal:
             return
+        # Goal checks its numbers as it is made: this raises before the model is read.
         _ = self.wanted
         if self.drop is not None and self.labels is None:
             raise UsageError("--drop needs --labels, the class of each sample of --data")
@@ -141,6 +143,7 @@ def read_recipe(start: Recipe, path: Path | None) -> Recipe:
         if context.params.get(name):
             raise UsageError(f"--recipe is for quantizing with samples, not --{name}")
     recipe = Recipe.load(path)
+    # Later rules win: those of the command line correct the recipe.
     return replace(recipe, rules=(*recipe.rules, *start.rules))
 
 
@@ -155,6 +158,7 @@ def continued(asked: GoalRequest) -> Iterator[None]:
         cause = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
         saved_files = ([asked.trials] if asked.goal else []) + [asked.statistics] * asked.calibrates
         for file in saved_files:
+            # The first that is there: trials begin when the statistics are complete.
             if file.exists():
                 raise type(stop)(f"{cause}; the same command continues from {file}") from None
         raise
@@ -163,6 +167,7 @@ def continued(asked: GoalRequest) -> Iterator[None]:
 def facts(found: SearchResult, asked: GoalRequest) -> Mapping[str, str]:
     """Returns what the screen shows of a search."""
     unit = " dB" if found.metric == "sqnr" else " %"
+    # The SQNR of the float model to itself is infinite, which says nothing.
     float_text = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
     float_count = plural(len(found.kept), "op")
     wide_fact = {"in 16 bits": f"{plural(len(found.wide), 'op')}: {', '.join(found.wide)}"}
@@ -195,6 +200,7 @@ def finish(found: SearchResult | None, asked: GoalRequest) -> None:
     """Raises Refused where a goal was not reached."""
     from qir.errors import Refused
 
+    # Raised last, after the model and the recipe are written: the best of the trials is of use.
     if found is not None and not found.reached:
         wide_text = f", {len(found.wide)} in 16 bits" if found.wide else ""
         best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide_text}"

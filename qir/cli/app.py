@@ -79,7 +79,9 @@ class App(click.Group):
         **extra: object,
     ) -> NoReturn:
         """Runs a command line and ends with its status."""
+        # Before anything is parsed: a shell asks on each press of TAB.
         completion.answer(self)
+        # One process may run several command lines, as tests do; --debug is of one alone.
         DEBUG.clear()
         status = 0
         try:
@@ -92,6 +94,7 @@ class App(click.Group):
         raise SystemExit(status)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        # click sorts them by name; these stand in the order in which a model goes through them.
         return list(self.commands)
 
     def resolve_command(
@@ -99,6 +102,7 @@ class App(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in self.commands and not word.startswith("-"):
+            # 0.5 and not the usual 0.6: verbs are short, so that one wrong letter weighs more.
             near = difflib.get_close_matches(word, self.commands, 1, 0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise click.UsageError(f"no verb {word!r}; {hint}verbs: {', '.join(self.commands)}")

@@ -91,6 +91,7 @@ def bench(
 
     require_distinct_files([model, data], [trace])
     claim_files(trace, force=force)
+    # No other engine reads a program file, and the default names two.
     names = [KERNELS] if is_program(model) else _names(engines)
     given_sizes = open_sizes(sizes)
     screen = Screen()
@@ -157,6 +158,7 @@ def open_sizes(texts: Sequence[str]) -> dict[str, int]:
     out = {}
     for text in texts:
         name, equals, number = text.partition("=")
+        # Eleven digits decide: int() raises for words of many thousand.
         if not equals or not number.isdecimal() or not 0 < int(number[:11]) <= shared.MAX_COUNT:
             raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
         out[name] = int(number)
@@ -182,4 +184,5 @@ def _indistinguishable(timings: Sequence[Timing]) -> list[str]:
     """Returns the engines whose times are as near to the first one's as the times of one run to
     another."""
     first, *rest = timings
+    # The wider of both spreads: one steady engine does not make the other's times surer.
     return [t.name for t in rest if abs(t.ratio - 1) <= max(t.spread, first.spread)]

@@ -70,6 +70,7 @@ def calibrate(
     screen = Screen(quiet=quiet)
     graph = open_model(model, data=data)
     saved = saved_statistics(output) if resume else None
+    # Before the work: it tells whether an hour is saved, and --json must print one value alone.
     if resume and not as_json:
         _show_found(screen, output, saved)
     samples = SampleData(data, None, limit, batch, feeds, preprocess)
@@ -81,6 +82,7 @@ def calibrate(
             resume=saved,
             threads=threads,
             progress=screen.progress,
+            # To resume is to replace the statistics that are resumed.
             force=force or resume,
         )
     defaults.show_samples_left_out(screen, graph, samples)

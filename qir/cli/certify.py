@@ -131,6 +131,7 @@ def _show(
         columns += [Column("claims", fit="wrap")]
     screen.table(columns, [_row(c, here) for c in found])
     if names:
+        # To agree by rules that a profile only assumes is no proof of what the runtimes do.
         free = [c.ties for c in found if c.ties is not None and c.ties.free]
         proven = sum(not ties.unclaimed for ties in free)
         said = (
@@ -180,6 +181,7 @@ def _ties(ties: Ties) -> tuple[str | StyledText, str | StyledText]:
     if ties.why:
         return StyledText(count, "red"), StyledText(f"refused: {ties.why}", "red")
     moved = sum(n != 0 for n in ties.nudges)
+    # One scale for the whole layer can be written out; those of channels are in the JSON.
     if len(ties.nudges) == 1:
         return StyledText(count, "yellow"), f"{ties.furthest:+d} ulp: {ties.scales[0]!r}"
     return StyledText(

@@ -114,6 +114,7 @@ def _show_metrics(screen: Screen, found: QuantizationCheck) -> None:
     for output, row in found.float.items():
         for name, value in row.items():
             other = found.quantized[output][name]
+            # Shares are printed in percent, so that their change is in points.
             change = f"{100 * (other - value):+.1f}" if name in SHARES else f"{other - value:+.3g}"
             rows.append((output, name, shown(name, value), shown(name, other), change))
     columns = (

@@ -19,6 +19,7 @@ def number(x: float) -> float | str | None:
     """Returns a number as JSON has it, which knows no infinite ones."""
     if math.isnan(x):
         return None
+    # An infinite SQNR is a result, namely of equal outputs; NaN is the lack of one.
     return str(x) if math.isinf(x) else x
 
 

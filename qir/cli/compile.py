@@ -43,10 +43,12 @@ def compile(
 
     require_distinct_files([model], [output])
     claim_files(output, force=force)
+    # Threads are chosen by who loads the file; one is enough to write it.
     program = pipeline.compile(open_model(model), threads=1)
     if not isinstance(program, Saves):
         raise UsageError(f"{model}: no program file can be made of it")
     program.save(output, open_sizes(sizes), force=force)
+    # Read back, as what is shown is of the file, and a file that cannot be read is found here.
     _, loaded = open_program(output, threads=1)
     shapes = {v.name: list(v.type.shape) for v in loaded.signature().inputs}
     steps = len(loaded.describe())

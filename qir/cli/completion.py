@@ -37,6 +37,7 @@ def _print(context: click.Context, parameter: click.Parameter, shell: str | None
 option = click.option(
     "--completion",
     type=click.Choice(SHELLS),
+    # Before other options are checked: a script is asked for without a verb or a model.
     is_eager=True,
     expose_value=False,
     callback=_print,

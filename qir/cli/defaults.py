@@ -34,6 +34,7 @@ def show(
 
     held = held if held is not None else given_defaults(graph, data) if data else {}
     with_default = [value.name for value in graph.defaults]
+    # These were inputs in the source and are constants here, so that data for them change nothing.
     constants = [n for n in stated_defaults(graph) if n not in with_default]
     _show_names(screen, constants, "constant here, whatever the data say")
     _show_names(screen, [n for n in with_default if n in held], "given by the data")
@@ -48,7 +49,7 @@ def show(
 
 
 def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
-    """Tells what calibration takes no notice of: defaults that data give, and what is no input."""
+    """Tells which arrays calibration ignores: those of defaults, and those that are no input."""
     from qir.workflows.inputs import array_names, stated_defaults
 
     names = array_names(data)
@@ -71,6 +72,7 @@ def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) ->
 
     a, b = graphs
     names_in_data, unshared = array_names(data) if data else [], defaults_of_one_model(graphs)
+    # Nothing tells the models apart, so that one's account is that of both.
     if not unshared and stated_defaults(a) == stated_defaults(b):
         show(screen, a, data)
         return
@@ -101,6 +103,7 @@ def _show_rest(screen: Screen, graph: Graph, data: Path, more: Sequence[str] = (
     unread: list[str] = []
     for names in names_by_file(data).values():
         other = [name for name in names if name not in known]
+        # As `require_inputs` reads them: a lone array needs no name.
         (taken_as_input if len(names) == len(ins) == 1 else unread).extend(other)
     for names, outcome in (
         (taken_as_input, f"taken as {ins[0]}" if ins else ""),

@@ -74,6 +74,7 @@ def diff(
 
     chosen_metrics = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
     graphs = open_model(a), open_model(b)
+    # Models without inputs run without data: asking for a measure is then enough.
     can_run = data is not None or not any(graph.inputs for graph in graphs)
     if ((metrics or isa) and not can_run) or (limit and data is None):
         raise UsageError("--metric, --isa and --limit are for --data: give samples to run on")
@@ -93,6 +94,7 @@ def diff(
     if as_json:
         screen.json({"a": str(a), "b": str(b), **_json(comparison)})
     else:
+        # Two files of one name in two folders need their folders to be told apart.
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
         _show(screen, names, comparison.difference)
         if measured is not None:
@@ -156,6 +158,7 @@ def _show_changes(screen: Screen, names: tuple[str, str], found: GraphDifference
     rows = [("", "", c.what, c.where, c.a, c.b, "") for c in found.graph]
     for pair in found.changed:
         for i, change in enumerate(pair.changes):
+            # A node is named once, above all that changed in it.
             head = (_pair(pair.a, pair.b), pair.op) if i == 0 else ("", "")
             values = (change.a, change.b)
             rows.append((*head, change.what, change.where, *values, change.far))

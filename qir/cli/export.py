@@ -45,6 +45,7 @@ def export(
     if output is None or str(output) == "-":
         if as_json:
             raise click.UsageError("--json describes the file that is written; name it with -o")
+        # As it is, without the screen: the next program of a pipe reads it.
         click.echo(FORMATS[form](open_model(model)), nl=False)
         return
     require_distinct_files([model], [output])

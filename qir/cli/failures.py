@@ -30,6 +30,7 @@ def one_line(debug: list[bool]) -> Iterator[None]:
     `debug` holds something once --debug was read: then failures show where they come from.
     """
     with _listening(), warnings.catch_warnings():
+        # Warnings of libraries would stand between the results; python -W shows them all the same.
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
         try:
@@ -53,13 +54,16 @@ def _require_output() -> None:
 
 def _report(error: BaseException, debug: bool) -> int:
     """Says what went wrong, unless nobody listens any more; gives the status."""
+    # A reader such as `head` has what it wanted: that is no failure to speak of.
     if isinstance(error, BrokenPipeError):
         return PIPE_BROKEN
+    # A wrong command line is no fault of the code, which is all a trace would show.
     if debug and not isinstance(error, click.ClickException):
         import traceback
 
         traceback.print_exception(error)
     status, text = describe(error)
+    # Standard error may be full or closed as well; the status still tells.
     with suppress(OSError, AttributeError):
         print(f"qir: {shorten(text)}", file=sys.stderr, flush=True)
     return status
@@ -76,6 +80,7 @@ def _listening() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # As an exception the request passes through every `with`, so that drafts and processes go too.
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
@@ -100,6 +105,8 @@ def describe(error: BaseException) -> tuple[int, str]:
         case MemoryError():
             return FAILED, "out of memory"
         case OSError():
+            # A failed write to an open stream names no file: a full disk is then that of the
+            # output.
             place = error.filename or ("standard output" if error.errno in _DISK_FULL else "")
             return FAILED, f"{place}: {error.strerror or error}".removeprefix(": ")
     return FAILED, f"a fault in QIR: {type(error).__name__}: {error}; --debug shows where"

@@ -111,6 +111,7 @@ def group(
             "float": plural(len(left_float), "op") if left_float else "nothing",
         }
     )
+    # Of a float model no byte is claimed: it is not quantized yet.
     if steps and not real:
         screen.facts({"claims": _claimed(claims.values(), len(steps))})
     rows = [_row(s, "" if real else claims.get(s.node, "exact")) for s in steps]
@@ -122,6 +123,7 @@ def group(
         Column("came from", fit="drop"),
     )
     if not claims:
+        # Rows must be as long as the columns are many.
         rows = [(node, chain, *rest) for node, chain, _, *rest in rows]
     screen.table(columns, rows, title="groups")
     _show_left(screen, left_float)
@@ -142,6 +144,7 @@ def group(
 def _show_left(screen: Screen, left: Sequence[FloatOp]) -> None:
     """What stays float, by op and reason, the most first."""
     counts = Counter((one.op, one.reason) for one in left)
+    # From the end, so that the first node is the one that is kept.
     first = {(one.op, one.reason): one.node for one in reversed(left)}
     rows = [
         (op, f"{count:,}", reason, first[op, reason])
@@ -159,6 +162,7 @@ def _show_left(screen: Screen, left: Sequence[FloatOp]) -> None:
 def _claimed(said: Iterable[str], count: int) -> str:
     """Returns how far the bytes of kernels are known, in a line."""
     found = Counter(said)
+    # Claims list what is less than exact: kernels without one have every byte claimed.
     rest = count - found.total()
     parts = [f"{plural(n, 'kernel')}: {what}" for what, n in found.most_common()]
     whole = f"every byte of {plural(rest, 'kernel')}" if rest else ""

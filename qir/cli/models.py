@@ -41,10 +41,12 @@ def open_model(
         if not programs:
             reason = "a program file, which qir run and qir bench take; give the model it is of"
             raise UsageError(f"{path} is {reason}")
+        # What data are checked against is all that a caller asks of a program's graph.
         return open_program(path)[1].signature()
     if ledger is not None:
         ledger.extend(read_ledger(path))
     graph: Graph | None = None
+    # The file's own shapes come first: data only fill in what a file does not say.
     with suppress(ShapesNeeded) if data is not None and not inputs else nullcontext():
         graph = _read(path, ledger, inputs, trust=trust)
         if data is None or inputs or _states_shapes(path) or _accepts_shapes(graph, data):
@@ -55,6 +57,7 @@ def open_model(
     any_batch = [("batch", *shape[1:]) for shape in shapes]
     with suppress(InputError):  # such as a loop that was traced for so many steps
         return _read(path, ledger, any_batch, trust=trust)
+    # Then with the sizes as they are; what was read without any shapes is the last resort.
     with suppress(InputError) if graph is not None else nullcontext():
         return _read(path, ledger, shapes, trust=trust)
     assert graph is not None
@@ -66,6 +69,8 @@ def _read(path: Path, ledger: Ledger | None, inputs: Sequence[object], *, trust:
     from qir import pipeline
     from qir.ledger import Ledger
 
+    # A reading that fails half-way is tried again with other shapes, and must not leave entries
+    # twice.
     own_ledger = Ledger()
     graph = pipeline.load(path, ledger=own_ledger, inputs=list(inputs) or None, trust=trust)
     if ledger is not None:
@@ -84,9 +89,9 @@ def _states_shapes(path: Path) -> bool:
 
 
 def _accepts_shapes(graph: Graph, data: Path) -> bool:
-    """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples.
+    """Returns whether arrays have the ranks and known sizes of a graph's inputs, the batch aside.
 
-    Of data of another kind, such as images, nobody knows.
+    True for data of another kind, such as images, whose shapes are not known.
     """
     from qir.errors import QirError
     from qir.ir import dims
@@ -156,6 +161,7 @@ def claim_model(
     backend.form_of(path, form)
     if quantized:
         backend.require_quantized_form(path, form)
+    # A target may write files besides the model, such as weights: those are in the way as well.
     claim(*backend.files(path)[1:], force=force)
 
 
@@ -188,6 +194,7 @@ def require_distinct_files(reads: Sequence[Path | None], writes: Sequence[Path |
                     "is named twice" if str(other) == str(path) else f"is the file {other} too"
                 )
                 raise UsageError(f"{path} {conflict}; name another file to write")
+            # A file written into a folder of data would be read as a sample the next time.
             if other.is_dir() and path.exists() and _same(other, path.parent):
                 raise UsageError(f"{path} is one of the data; name another file to write")
         claimed.append(path)
@@ -216,6 +223,7 @@ STYLES = {"exact": "green", "approximated": "yellow", "refused": "red", "unverif
 def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
     """Prints what became of the numbers: entries alike in one row, mildest first."""
     by_kind: dict[tuple[str, str, str], list[Entry]] = {}
+    # `counts` has the kinds of change from the mildest on.
     order = list(ledger.counts())
     for entry in sorted(ledger, key=lambda e: order.index(e.change)):
         by_kind.setdefault(
@@ -227,6 +235,7 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
             f"{len(entries):,}",
             step,
             entries[0].subject,
+            # Names are left out only where they differ; of one reason they say which value it was.
             gist if len({entry.reason for entry in entries}) > 1 else entries[0].reason,
         )
         for (change, step, gist), entries in list(by_kind.items())[:limit]
@@ -248,6 +257,7 @@ def _without_names(reason: str) -> str:
     """Returns a reason without the names and numbers in it, which tell entries of one kind
     apart."""
     words = [word if _PLAIN.fullmatch(word) else ".." for word in reason.split()]
+    # A list of names is one gap, however long: lists of several lengths are of one kind.
     return " ".join(w for i, w in enumerate(words) if w != ".." or words[i - 1 : i] != [".."])
 
 

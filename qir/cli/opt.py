@@ -92,6 +92,7 @@ def opt(
     from qir.qir_files import read_journal
     from qir.workflows.optimizing import optimize_model
 
+    # Samples that nothing runs on are a forgotten --validate, whose absence nobody would notice.
     if (data is not None or sizes) and not validate:
         raise UsageError("--data and --size are what --validate runs on; give --validate too")
     steps = pass_options.parse(texts)

@@ -70,6 +70,7 @@ def samples(graph: Graph, data: Path | None, sizes: Sequence[str], limit: int) -
     from qir.workflows.inputs import SampleData, input_batches, random_inputs
 
     if data is not None:
+        # A list: samples are run before the passes and again after each.
         return list(input_batches(graph, SampleData(data, limit=limit)))
     return [random_inputs(graph, SEED, limit, _sizes(sizes))]
 
@@ -94,6 +95,7 @@ def surroundings() -> Iterator[None]:
     try:
         yield
     except QirError as error:
+        # The failure itself is one line; the runner adds the graph around the place as notes.
         for note in getattr(error, "__notes__", ()):
             for line in note.splitlines():
                 print(f"  {printable(line)}", file=sys.stderr)
@@ -103,6 +105,8 @@ def surroundings() -> Iterator[None]:
 def hints(reports: Iterable[Report]) -> Iterator[str]:
     """Yields what to give a pass that had nothing to do because nothing was given."""
     for report in reports:
+        # `options` is the bare name where all are defaults: with options given, it was not for lack
+        # of them.
         if not report.changed and (said := _GIVE.get(report.options)):
             yield f"{report.options} changed nothing; {said}"
 

@@ -56,6 +56,8 @@ def _told(name: str, asked: bool) -> dict[str, object]:
     try:
         kind = find_pass(name)
     except PluginError as error:
+        # A list goes on past a plugin that is broken; of the one that was asked for nothing else is
+        # left.
         if asked:
             raise
         fault = str(error)
@@ -73,6 +75,7 @@ def _about(kind: type[Pass]) -> dict[str, object]:
         key: [{"name": n, "doc": find_property(n, f"pass {kind.name}").doc} for n in names]
         for key, names in (("requires", kind.requires), ("ensures", kind.ensures))
     }
+    # A pass written in Python has no rewrites, but may name the places at which it acts.
     rewrites = kind.rewrites if issubclass(kind, PatternPass) else kind.places
     return {
         "doc": " ".join(text.partition("\n\n")[0].split()),

@@ -69,6 +69,7 @@ def plan(
     from qir.target import target as named_target
 
     forms = named_target(target).formats
+    # A form may leave ops float that the target computes: the plan is of what would be written.
     usual = forms[0] if forms else None
     graph = open_model(model)
     planned = pipeline.plan(
@@ -119,6 +120,8 @@ def summary(found: Plan) -> dict[str, str]:
 
 def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
     """Returns how many ops these are, and how much of the work."""
+    # An op that holds graphs may be called float and have products on quantized values within:
+    # their share is of all ops, not of those called integer.
     work = sum(d.macs for d in whole)
     few = any(d.becomes == "weights" for d in part)
     done = sum(d.macs if few else d.macs_on_codes for d in (part if few else whole))
@@ -143,6 +146,7 @@ def show_plan(screen: Screen, found: Plan) -> None:
     head = ""
     for d in found.decisions:
         kind = _KINDS[d.becomes]
+        # A kernel's ops follow its first one, which is named as the group is.
         text = "in the kernel above" if d.group and d.group == head else how(d)
         rows.append((d.op, d.node, kind, text, _work(d)))
         head = d.group or d.node
@@ -189,6 +193,7 @@ def _brief(scheme: str) -> str:
     """Returns a scheme without what is usual: unsigned values are affine, signed ones symmetric."""
     storage, *words = scheme.split()
     usual = "symmetric" if storage.startswith("i") else "affine"
+    # What shares one scale is in a table of its own below.
     words = [w for w in words if w not in (usual, "tensor", "minmax") and w[:6] != "share("]
     text = " ".join(["per channel" if w == "channel" else w for w in words])
     return f"{storage.partition('<')[0]} {text}".rstrip()

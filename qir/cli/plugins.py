@@ -55,6 +55,7 @@ def plugins(
             screen.json({"api": registry.API, "plugins": [p.to_json() for p in found]})
         else:
             _show(screen, found)
+        # A plugin for a framework that is not installed is as it should be.
         if any(p.state not in ("ok", "not usable") for p in found):
             context.exit(1)
         return
@@ -141,6 +142,7 @@ def _show(screen: Screen, found: Sequence[PluginSummary]) -> None:
 
 
 def _show_checks(screen: Screen, one: PluginSummary, checks: Sequence[Check]) -> None:
+    # Of clashing plugins both distributions are named, with commas, and so are their versions.
     pairs = zip(one.distribution.split(", "), one.version.split(", "), strict=False)
     screen.line(f"{one.kind} {one.name}, of {' and '.join(map(' '.join, pairs))}", "bold")
     rows = [(StyledText(c.mark, _MARKS[c.mark]), c.name, c.detail) for c in checks]

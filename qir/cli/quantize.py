@@ -194,9 +194,11 @@ def quantize(
     shared.require_whole(feeds, batch)
     excluded = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
     checking.require_fitting(wanted, check_data, labels, metrics, data, excluded)
+    # All that can be refused is refused before the model is read: calibration takes long.
     require_distinct_files([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, without_samples)
+    # The recipe's target and not the option's: a recipe file says its own.
     form = _require_output(recipe, output, form, dynamic=dynamic, weights=weights, force=force)
     claim_files(ledger_file, force=force)
     screen, screen_for_steps = Screen(quiet=quiet), Screen(quiet=quiet or as_json)
@@ -285,6 +287,7 @@ def _warning(noise: QuantizationNoise) -> str:
     """Returns the line that warns of noisy outputs and names the layers that lose most."""
     name, sqnr = next(iter(noise.low.items()))
     others = f" and {len(noise.low) - 1} more outputs" if len(noise.low) > 1 else ""
+    # Whole decibels: on so few samples the digits after them are noise.
     worst = ", ".join(f"{layer.node} ({layer.lost:.0f} dB)" for layer in noise.layers)
     blame = f"; most is lost at {worst}" if worst else ""
     loss = f"{name}{others} keeps an SQNR of {sqnr:.1f} dB on {plural(noise.samples, 'sample')}"
@@ -327,6 +330,7 @@ def _require_output(
     from qir.qir_files import SUFFIX
     from qir.target import target as named_target
 
+    # A .qir file holds every kind; a target has forms that hold one and not the other.
     if (dynamic or weights is not None) and output.suffix.lower() != SUFFIX:
         kind, backend = "dynamic" if dynamic else "weights", named_target(recipe.target)
         require_kind(backend, kind)
@@ -340,6 +344,7 @@ def _require_alone(output: Path, alone: bool) -> None:
     from qir.qir_files import SUFFIX
 
     context = click.get_current_context()
+    # The option has a default, so that only its source tells whether somebody asked for a target.
     if context.get_parameter_source("target") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("give --target or --as: with --as no target is asked")
     if alone:
@@ -359,6 +364,7 @@ def _reasons(reasons: Iterable[str]) -> str:
 
 def _show(screen: Screen, plan: Plan) -> None:
     quantizable = [d for d in plan.decisions if d.becomes != "as it is"]
+    # --weights stores weights in few bits and computes in float, so that "integer" would be wrong.
     weights_only = any(d.becomes == "weights" for d in quantizable)
     integer_counts: Counter[str] = Counter(d.op for d in quantizable if d.becomes != "float")
     op_counts: Counter[str] = Counter(d.op for d in quantizable)

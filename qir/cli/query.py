@@ -92,14 +92,14 @@ def _show_nodes(screen: Screen, matches: Sequence[QueryMatch]) -> None:
     rows = []
     for node, path in matches:
         value = node.results[0] if node.results else None
-        codes = QuantizedStorage.of(stored_quant_type(value)) if value else None
+        quantized = QuantizedStorage.of(stored_quant_type(value)) if value else None
         rows.append(
             (
                 "/".join((*path, node.name)),
                 op_name(node),
                 shape(plain_shape(value.type.shape)) if value else "",
-                codes.storage if codes else str(value.type.dtype) if value else "",
-                scale(codes),
+                quantized.storage if quantized else str(value.type.dtype) if value else "",
+                scale(quantized),
                 weights(weights_of(node)),
                 str(node.origins[0]) if node.origins else "",
             )
@@ -124,10 +124,12 @@ def _show_values(screen: Screen, values: Sequence[Value]) -> None:
     rows = []
     for value in values:
         plain = InterfaceTensor.of(value.name, value.type)
-        codes = QuantizedStorage.of(value_quant_type(value))
+        quantized = QuantizedStorage.of(value_quant_type(value))
         uses = f"{len(value.uses):,}"
         kind = plain.dtype
-        rows.append((value.name, shape(plain.shape, kind), kind, scale(codes), value.node.op, uses))
+        rows.append(
+            (value.name, shape(plain.shape, kind), kind, scale(quantized), value.node.op, uses)
+        )
     columns = (
         Column("name", fit="fold"),
         Column("shape"),

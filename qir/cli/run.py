@@ -152,6 +152,7 @@ def run(
             screen.json({"file": str(model), **_comparison_json(comparison)})
         else:
             _show_comparison(screen, graph, samples, comparison, metrics)
+        # The status is the answer of a script; what differs has been printed.
         context.exit(0 if comparison.agree else 1)
     done = run_model(
         graph,
@@ -167,6 +168,7 @@ def run(
         progress=screen.progress,
     )
     defaults.show_samples_left_out(screen, graph, samples)
+    # A table without rows would look like success.
     if not done.results:
         raise UsageError(f"{model}: it has no outputs")
     if as_json:
@@ -272,6 +274,7 @@ def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) 
     """Says, where results differ, which ops each engine computes in an order of its own."""
     from qir.inspect.float_sums import float_sums, float_sums_text
 
+    # Where every byte is equal nothing is left to explain.
     sums = [] if all(d.equal for d in found) else float_sums(graph)
     if sums:
         screen.line(float_sums_text(sums, "each engine"))
@@ -299,10 +302,12 @@ def _finite_range(array: Tensor) -> tuple[float | None, float | None]:
     """Returns the least and the greatest of the finite elements."""
     import numpy as np
 
+    # V: ml_dtypes' small types, such as bfloat16 and int4, are void to NumPy and convert all the
+    # same.
     if array.dtype.kind not in "biufV" or not array.size:
         return None, None
-    reals = array.astype(np.float64)
-    finite = reals[np.isfinite(reals)]
+    floats = array.astype(np.float64)
+    finite = floats[np.isfinite(floats)]
     return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
 
 
@@ -339,6 +344,7 @@ def _element(value: object) -> str:
     """Returns an element; a list or the like, which is no tensor, as Python shows it."""
     import numpy as np
 
+    # Whole numbers and texts in full; float_text would round the former to four figures.
     if not isinstance(value, np.generic) or value.dtype.kind in "biuOUST":
         return str(value)
     return float_text(float(value))

@@ -72,6 +72,7 @@ class TimeLeft:
         if total is None:
             self._start = None
             return ""
+        # A verb has several loops that report to one bar, each with steps of another length.
         if self._start is None or self._start[1] != total or done < self._last:
             self._start = done, total, now
         # Time counts from the first report: what came before, such as loading, says nothing of a
@@ -116,6 +117,7 @@ class Screen:
 
     def json(self, data: object) -> None:
         """Prints JSON, quiet or not: it was asked for."""
+        # `allow_nan`: NaN and Infinity are no JSON, and a verb that lets one through has a fault.
         print(spelled(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)))
 
     def facts(self, facts: Mapping[str, str]) -> None:
@@ -136,6 +138,7 @@ class Screen:
         cells = [[_cell(c) for c in row] for row in rows]
         shown, widths = layout(columns, cells, self.width)
         head = [StyledText(columns[i].title, "dim") for i in shown]
+        # A line of empty titles would only look like a gap.
         if any(cell.text for cell in head):
             self._row([columns[i] for i in shown], head, widths)
         for row in cells:
@@ -171,8 +174,10 @@ class Screen:
         """A bar on standard error, where that is a terminal; returns the function that each step is
         reported to."""
         if self.quiet or not sys.stderr.isatty():
+            # In a pipe or a log a bar would be lines of control characters.
             yield lambda done, total, now="": None
             return
+        # Rich is slow to import: only a terminal pays for it.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -230,12 +235,15 @@ def layout(
         max([_cells(column.title), *(_cells(row[i].text) for row in rows)])
         for i, column in enumerate(columns)
     ]
+    # A column without a single entry is left out, whatever it may give way to.
     shown = [i for i in range(len(columns)) if any(r[i].text for r in rows)]
     if width is None:
         return shown, [natural[i] for i in shown]
 
     def least(i: int) -> int:
         return (
+            # More than the minimum, so that columns are dropped before names are squeezed all the
+            # way.
             min(natural[i], MIN_COLUMN_WIDTH + 4)
             if columns[i].fit in ("fold", "wrap")
             else natural[i]
@@ -253,6 +261,7 @@ def layout(
         elastic = [
             i for i in shown if columns[i].fit in ("fold", "wrap") and sizes[i] > MIN_COLUMN_WIDTH
         ]
+        # Nothing gives way any more: the terminal folds what is left.
         if not elastic:
             break
         widest = max(elastic, key=lambda i: sizes[i])
@@ -284,6 +293,7 @@ def amount(number: float | None) -> str:
     if number is None:
         return "?"
     for unit in ("", " k", " M", " G", " T"):
+        # 999.5 and more would print as 1000, which is four figures.
         if abs(number) < 999.5 or unit == " T":
             break
         number /= 1000
@@ -313,6 +323,7 @@ def float_text(number: float | None, figures: int = 4) -> str:
 def number_text(number: float | None, figures: int = 4) -> str:
     """Returns a number that may be whole, as quantized values are: all its figures then, else as
     `float_text` writes it."""
+    # From 2^53 on a float64 stands for several whole numbers: all its figures would be a claim.
     if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
         return float_text(number, figures)
     return str(int(number))
@@ -322,6 +333,7 @@ def aligned(number: float | None) -> str:
     """Returns a real number for a column of them: the points are in one line."""
     if number is None:
         return "-"
+    # Beyond these, three places would be zeros, or the column as wide as its largest number.
     plain = number == 0 or 0.001 <= abs(number) < 100_000
     return f"{number:.3f}" if plain else f"{number:.1e}"
 

@@ -84,6 +84,7 @@ def _left_out(ledger: Ledger) -> list[str]:
     """Returns what reading the file has left out or assumed, each once."""
     from qir.ledger import Change
 
+    # What reading lost is nowhere in the graph; other steps tell of it where they run.
     lost = (e for e in ledger if e.change is Change.DROPPED and e.step.startswith("read"))
     return list(dict.fromkeys(entry.reason for entry in lost))
 
@@ -143,9 +144,13 @@ def _summary(
             layer.storage,
             scale(layer.codes),
             weights(layer.weights),
+            # None is work of unknown size and prints as a question mark; 0 is none and prints as
+            # nothing.
             amount(layer.macs) if layer.macs != 0 else "",
         )
         for layer in summary.layers
+        # They change how numbers are stored and compute nothing: half of a QDQ model's rows would
+        # be these.
         if layer.op not in ("quantize", "dequantize")
     ]
     screen.table(_LAYER, layers, title="layers")

@@ -55,6 +55,7 @@ def targets(name: str | None, matrix: bool, schema: bool, as_json: bool, quiet: 
         raise UsageError("give one of NAME, --matrix and --schema")
     screen = Screen(quiet=quiet)
     if schema:
+        # Quiet or not: it was asked for, and goes into a file as it is.
         print(schema_text(), end="")
     elif name is not None:
         one = target(name)
@@ -165,6 +166,7 @@ def _show(screen: Screen, one: Target) -> None:
 def _slots(slots: Mapping[str, tuple[Scheme, ...]]) -> str:
     texts: dict[str, list[str]] = {}
     for slot, schemes in slots.items():
+        # minmax is how every table's ranges begin; the option --range says another.
         said = " or ".join(str(s).replace(" minmax", "") for s in schemes)
         texts.setdefault(said, []).append(slot)
     return "; ".join(f"{'/'.join(names)} {said}" for said, names in texts.items())
@@ -179,6 +181,7 @@ def _more(row: OpCapability) -> str:
 
 def _value(value: object) -> str:
     """Returns a value of an attribute as target files write it."""
+    # TOML writes true and false.
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

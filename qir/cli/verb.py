@@ -187,6 +187,7 @@ def _target_names(
     """Completes the name of a target; a target file otherwise."""
     from qir.registry import names
 
+    # `names` imports no plugin: a shell waits for the answer.
     found = [CompletionItem(name) for name in names("qir.targets") if name.startswith(incomplete)]
     return found or PATH.shell_complete(ctx, param, incomplete)
 
@@ -246,6 +247,7 @@ save_ledger = click.option(
 
 def all_rules(rules: Sequence[str], floats: Sequence[str]) -> tuple[str, ...]:
     """Returns the rules of both options; a name's blanks match as any character."""
+    # Last, as later rules win: what is to stay float does, whatever a rule says of its slots.
     return (*rules, *(f"name={'?'.join(glob.split())}: float" for glob in floats))
 
 

@@ -90,6 +90,7 @@ def verify(
                 screen.line(float_sums_text(outcome.float_sums, target))
         if sums is not None:
             show_sums(screen, sums)
+    # Notes are of what is allowed; a script that checks a model must not fail on them.
     if any(f.severity != "note" for f in findings):
         context.exit(1)
 
@@ -128,6 +129,7 @@ def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
     rows = [
         (StyledText(v.taken, styles[v.taken]), v.op, v.node, v.reason)
         for v in ops
+        # What is taken in integers is counted above and needs no row.
         if v.taken in styles
     ]
     columns = (
@@ -172,6 +174,7 @@ def show_sums(screen: Screen, sums: Sequence[SumRange]) -> None:
 
 def _furthest(sums: SumRange) -> int:
     least, greatest = sums.least or 0, sums.greatest or 0
+    # ~least is -least - 1: of int32 -2^31 and 2^31 - 1 lie equally far out.
     return greatest if greatest >= ~least else least
 
 

@@ -53,6 +53,7 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
         if not explanation.matches and explanation.tried > 1:
             others = plural(explanation.tried - 1, "other pattern")
             screen.line(f"  of {pattern} it came nearest; {others} tried too", "dim")
+    # As `grep` ends: a script asks whether it matches.
     context.exit(0 if explanation.matches else 1)
 
 

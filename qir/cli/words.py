@@ -20,19 +20,21 @@ def shape(sizes: Sequence[int | str | None], kind: str = "") -> str:
 
 def _size(size: int | str) -> str:
     text = str(size)
+    # An expression such as `N + 1` needs parentheses between the x of a shape.
     return text if text.isalnum() else f"({text})"
 
 
-def scale(codes: QuantizedStorage | None) -> str:
+def scale(quantized: QuantizedStorage | None) -> str:
     """`0.02353:128`; the least and the greatest where there are many."""
-    if codes is None:
+    if quantized is None:
         return ""
-    if not codes.scale:
+    # Scales that are computed at run time are in no type.
+    if not quantized.scale:
         return "dynamic"
-    low, high = min(codes.scale), max(codes.scale)
-    zeros = sorted(set(codes.zero))
+    low, high = min(quantized.scale), max(quantized.scale)
+    zeros = sorted(set(quantized.zero))
     zero = "" if zeros == [0] else f":{number_text(zeros[0])}" if len(zeros) == 1 else ":.."
-    if len(codes.scale) == 1:
+    if len(quantized.scale) == 1:
         return f"{float_text(low)}{zero}"
     return f"{float_text(low, 2)}..{float_text(high, 2)}{zero}"
 

@@ -67,6 +67,7 @@ class Affine:
         """Scale and zero, shaped to go with an array of that rank."""
         if self.axis is None:
             return self.scale, self.zero
+        # The array is the caller's, and may have fewer axes than the type was made for.
         if not -rank <= self.axis < rank:
             raise OpError(f"scales are along axis {self.axis}, the array has rank {rank}")
         shape = [1] * rank
@@ -116,11 +117,13 @@ def affine(
     Raises OpError for a zero point outside the storage type, or counts that do not fit.
     """
     kind = dtype(storage) if isinstance(storage, str) else storage
+    # Scales of runtimes are float32: a Python float would compute in float64 without a word.
     scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
     if scales.dtype.kind != "f":
         raise OpError(f"scales are floats, not {scales.dtype}")
     # Zero points of u64 may exceed int64; all others are int64, in which differences are exact.
     zeros = integer_zeros(np.asarray(zero))
+    # One scale along an axis would look like one for all once it is broadcast.
     if (axis is None) != (scales.ndim == 0):
         raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")
     if zeros.ndim == 0 and scales.ndim:
@@ -168,6 +171,7 @@ def declared_range_of(kind: QuantType) -> DeclaredRange | None:
         for end in (kind.declared.low, kind.declared.high)
     )
     return DeclaredRange(
+        # Files declare ends as float32, by which kernels compute.
         low.astype(np.float32).reshape(shape),
         high.astype(np.float32).reshape(shape),
         kind.declared.level,

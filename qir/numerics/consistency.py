@@ -145,6 +145,7 @@ def _stages(rule: Rule) -> Iterator[Clash]:
     if is_whole and stage_function(ReluStage, rule.stage.relu).apart is not None:
         why = "sums become floats where an activation follows; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.relu", "requant.multiplier"), why)
+    # Neither has a factor in float by which a summand could be brought to units of the result.
     is_step = is_whole or rule.requant.multiplier == "divide"
     if is_step and stage_function(SumStage, rule.stage.sum).in_result_units:
         why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"

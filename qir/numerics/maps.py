@@ -64,6 +64,7 @@ class Map:
         if last_axis >= len(shape):
             raise OpError(f"scales are along axis {last_axis}, the array has rank {len(shape)}")
         sizes = dict(self.grain.blocks)
+        # Rounded up: the last block may be shorter.
         grid = tuple(-(-dim // sizes[i]) if i in sizes else 1 for i, dim in enumerate(shape))
         if self.grain.by is not None:
             groups = self.grain.by.data
@@ -135,4 +136,5 @@ def same_map(one: AnyMap, other: AnyMap) -> bool:
     """Returns whether equal integers certainly mean equal floats in both."""
     if isinstance(one, Affine) and isinstance(other, Affine):
         return one.same_map(other)
+    # An affine map and a table may agree as well; here "certainly" is asked, and no is always safe.
     return isinstance(one, Map) and isinstance(other, Map) and one.same_map(other)

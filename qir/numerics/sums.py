@@ -67,6 +67,7 @@ def _sums_as_floats(of: Sum, kind: np.dtype[np.floating]) -> Floats:
     sums = of.acc.astype(kind)
     if of.steps is None:
         return sums
+    # The kernel adds the bias by a multiply-add, without rounding the product.
     if of.share is not None:
         return fma(*np.broadcast_arrays(of.steps.astype(F32), of.share.astype(F32), sums))
     return np.asarray(sums + of.steps.astype(kind))
@@ -124,6 +125,8 @@ def _add_summand(
     kind = scaled.dtype
     summand_scale, zero = summand.of.along(summand.codes.ndim)
     steps = (summand.codes.astype(np.int64) - zero).astype(kind)
+    # Gains are rounded when they are made, so that their ratio may be another float than that of
+    # scales.
     if rule.requant.order == "gy/gx/gw":
         ratio: Floats = gain / definition.gains(summand.of, rule, gain.dtype).reshape(
             summand_scale.shape
@@ -152,6 +155,7 @@ def data_offset_term(weights: NDArray[np.generic], x: Affine, w: Affine) -> Floa
     if x.storage.bounds[0] < 0:
         raise OpError(f"no kernel takes {x.storage} with an offset; u8 it can be")
     low, high = F32.type(x.ends.low), F32.type(x.ends.high)
+    # 255 steps of u8 data by 127 of i8 weights: a step of the sums is the ranges' product by this.
     levels = F32.type((2**x.storage.bits - 1) * w.storage.bounds[1])
     weight_range = (w.scale * F32.type(w.storage.bounds[1])).astype(F32)
     if w.ends is not None:

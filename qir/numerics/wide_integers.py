@@ -31,7 +31,7 @@ def _split_integers(whole: NDArray[np.generic]) -> SplitIntegers:
 
 
 def _split_floats(whole: NDArray[np.float64]) -> SplitIntegers:
-    """Whole float values as two halves; what is beyond 2^66 comes as that."""
+    """Splits whole floats into two halves; those beyond 2^66 become 2^66."""
     # 2^66 is beyond every 64-bit end even after a zero point is added, and its halves still fit
     # int64.
     near = np.clip(whole, -(2.0**66), 2.0**66)

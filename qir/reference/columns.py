@@ -209,7 +209,7 @@ def _axis_coordinates(size: int, corners: bool) -> Float64Array:
 
 
 def _eliminate(op: str, x: Array, right_side: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Each matrix to the identity row by row, and what is next to it; its determinants."""
+    """Solves each matrix for the right side by elimination; returns the determinants too."""
     require_floats(op, x=x)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise OpError(f"{op}: x has {list(x.shape)}, it takes square matrices")

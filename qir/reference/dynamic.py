@@ -52,6 +52,8 @@ class _Run:
 
 def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]:
     """Returns one of these ops on arrays by slot, companions among them."""
+    # Their operands are plain integers with zero points next to them: no type has numbers to
+    # resolve.
     if node.op in _PLAIN_INTEGER_PRODUCTS:
         types = {s: node.operands[s].type for s in operands}
         return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, types, operands, operands, rules))
@@ -103,6 +105,7 @@ def _by_profile(
     else:
         rule = choose_fields(name)
     scale, zero = choose(
+        # The range is exact in float64; the rule itself says in which type it computes.
         low.astype(np.float64),
         high.astype(np.float64),
         request.storage,
@@ -169,6 +172,7 @@ def _range_end(quant: QuantType, name: str) -> Tensor:
 
 def _run_fake_quantize(run: _Run) -> tuple[Tensor, ...]:
     x, node = run.arrays["x"], run.node
+    # As in a framework's training graph: switched off, it hands its input on.
     if node.attrs["enabled"] is not True:
         return (x,)
     element = node.inner.get("code")

@@ -89,6 +89,7 @@ def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow on either side; OpError unless x is float."""
     require_floats("sigmoid", x=x)
     value = to_float64(x).astype(np.float64, copy=False)
+    # exp of what is not above 0 never overflows; both halves of the curve are written by it.
     small = np.exp(-np.abs(value))
     return round_to_dtype(np.where(value < 0, small, 1.0) / (1.0 + small), x.dtype)
 
@@ -196,6 +197,7 @@ def mean(xs: Sequence[Array]) -> Array:
 def _sum(op: str, xs: Sequence[Array], count: int) -> Array:
     require_floats(op, **_operands_by_slot(op, xs))
     _check_broadcast(op, *xs)
+    # In the order of the operands: float64 sums depend on it too, in their last bit.
     exact = reduce(np.add, (to_float64(x).astype(np.float64, copy=False) for x in xs))
     return np.asarray(round_to_dtype(np.asarray(exact / count), xs[0].dtype))
 
@@ -240,6 +242,7 @@ def _bound_in_type(name: str, value: float, kind: DType, x: Array) -> np.generic
     low, high = kind.bounds
     if math.isfinite(value) and value != int(value):
         raise OpError(f"clip: {name} is {value}, x is {kind} and takes whole numbers")
+    # A bound beyond the type binds nothing, as does the type's own end.
     nearest = low if value < low else high if value > high else int(value)
     bound_value: np.generic = x.dtype.type(nearest)
     return bound_value

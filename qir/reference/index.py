@@ -87,6 +87,7 @@ def _scatter(
     if reduction not in REDUCTIONS or x.dtype != updates.dtype:
         kinds = f"x is {x.dtype}, updates {updates.dtype}, reduction {reduction!r}"
         raise OpError(f"{op}: {kinds}; it takes one type and one of {', '.join(REDUCTIONS)}")
+    # Where two updates have one place the last one stays, as NumPy assigns in order.
     if reduction == "none":
         out = x.copy()
         out[places] = updates
@@ -141,12 +142,14 @@ def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1) -> Arr
     positions = np.expand_dims(np.where(positions < 0, positions + depth, positions), new_axis)
     shape = [1] * positions.ndim
     shape[new_axis] = depth
+    # An index outside equals none of these: its row holds the other value alone.
     hit = positions == np.arange(depth).reshape(shape)
     return np.where(hit, values[1:], values[:1])
 
 
 def nonzero(x: Array) -> Array:
     """Returns the places of elements that are not 0, in order, one column each; NaN is not 0."""
+    # NumPy takes no scalars here: one of 0 axes has 0 rows, and a column where it is not 0.
     return np.array(np.nonzero(np.atleast_1d(x != 0))[: x.ndim], np.int64).reshape(
         x.ndim, int(np.count_nonzero(x != 0))
     )
@@ -155,8 +158,8 @@ def nonzero(x: Array) -> Array:
 def unique(
     x: Array, *, axis: int | None = None, sorted: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns what is there once or more, first places, which of it each was, how often each was
-    there."""
+    """Returns the distinct elements, their first places, the group of each element, and the
+    counts."""
     numeric_dtype("unique", "x", x)
     axis_ = None if axis is None else normalize_axis("unique", axis, x.ndim)
     parts = to_float64(x) if axis_ is None else np.moveaxis(to_float64(x), axis_, 0)
@@ -250,6 +253,7 @@ def hardmax(x: Array, *, axis: int = -1) -> Array:
     """1 where the greatest element of the axis first stands; OpError unless x is float."""
     require_floats("hardmax", x=x)
     axis_ = normalize_axis("hardmax", axis, x.ndim)
+    # argmax of no elements is an error to NumPy.
     if not math.prod(x.shape):
         return x.copy()
     positions = np.argmax(to_float64(x), axis_, keepdims=True)

@@ -114,6 +114,7 @@ def expand(x: Array, shape: Array) -> Array:
 
 def tile(x: Array, *, repeats: Sequence[int]) -> Array:
     """x repeated along each axis; OpError unless there is a count for each."""
+    # NumPy adds axes for more counts than x has, which the op does not.
     if len(repeats) != x.ndim or min(repeats, default=0) < 0:
         raise OpError(f"tile: repeats {tuple(repeats)}, x has {x.ndim} axes")
     return np.tile(x, tuple(repeats))

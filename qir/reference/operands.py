@@ -105,8 +105,7 @@ def wrap_to_width(y: Array, kind: DType) -> Array:
 
 
 def contiguous(x: Array) -> Array:
-    """Returns the same elements in rows without gaps, so that what is computed hangs on them
-    alone."""
+    """Returns the elements in C order without gaps, so that results do not depend on the layout."""
     if x.flags.c_contiguous and x.flags.aligned:
         return x
     return np.array(x, order="C")

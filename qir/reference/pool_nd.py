@@ -64,6 +64,7 @@ def _window_max(x: Array, window: SlidingWindow, axis: int) -> Array:
     best = _take_axis(x, window.tap(0), axis)
     for index in range(1, window.kernel):
         tap = _take_axis(x, window.tap(index), axis)
+        # NaN wins over all numbers and stays: nothing is greater than it.
         best = np.where(np.greater(tap, best) | (tap != tap), tap, best)
     return best
 
@@ -188,7 +189,8 @@ def max_pool_places(
 
 
 def _plane_offsets(op: str, shape: tuple[int, ...], counted: str) -> Places:
-    """What is added to a place in a plane to make it a place as it is counted."""
+    """Returns what makes a place in a plane a place in the tensor, or zeros if planes are
+    counted."""
     if counted not in ("tensor", "plane"):
         raise OpError(f"{op}: counted {counted!r} is neither tensor nor plane")
     size = math.prod(shape[2:]) if counted == "tensor" else 0
@@ -232,6 +234,7 @@ def _adaptive_windows(size: int, parts: int) -> list[slice]:
 def _windows_per_axis(op: str, x: Array, size: Ints) -> list[list[slice]]:
     if x.ndim != len(size) + 2 or not size or min(size) < -1:
         raise OpError(f"{op}: x {list(x.shape)} cannot become {tuple(size)}")
+    # -1 leaves an axis as it is.
     target = [x_size if s == -1 else s for s, x_size in zip(size, x.shape[2:], strict=True)]
     if any(s and not x_size for s, x_size in zip(target, x.shape[2:], strict=True)):
         raise OpError(f"{op}: x {list(x.shape)} has nothing to take {tuple(size)} from")

@@ -195,7 +195,8 @@ def _run_quantize(kernel: ProductKernel, x: Integers) -> Integers:
 
 
 def _quantize_without_saturation(x: Integers, out: AnyMap, rule: Rule) -> Integers:
-    """Float integers, where what is too large becomes infinite, or NaN if there is no infinity."""
+    """Returns quantized floats; those too large become infinite, or NaN if the type has no
+    infinity."""
     numbers = out.over(x.shape)
     with np.errstate(all="ignore"):
         return round_to_float_type(in_scale_units(x, numbers, out, rule), out.carrier)

@@ -83,7 +83,7 @@ class RecurrentLayer:
         return lambda x: np.asarray(function(x, a, b), np.float64)
 
     def at(self, place: str, x: Float64Array) -> Float64Array:
-        """Returns the value as it is at a place, rounded where somebody asked for that."""
+        """Returns a value as it stands at a place, rounded if the node asks for that."""
         rounding = self.inner.get(place)
         return x if rounding is None else rounding(x)
 
@@ -149,6 +149,7 @@ def _lstm_cell(weights: RecurrentWeights, *, input_forget: bool) -> CellStep:
             # Peepholes of i and f look at the old cell, that of o at the new one.
             i, forget = i + weights.peephole[0] * c, forget + weights.peephole[2] * c
         i = layer.gated("i", f, i)
+        # Coupled gates: what is not written is kept.
         kept = layer.at("act.f", 1 - i) if input_forget else layer.gated("f", f, forget)
         c = layer.at("c", kept * c + i * layer.gated("c", g, new))
         if weights.peephole:
@@ -274,6 +275,7 @@ def _run(
     require_floats(layer.op, x=x, w=w, r=r, bias=bias, peephole=peephole, proj=proj, **initial)
     for slot, data in (("x", x), ("w", w), ("r", r)):
         require_rank(layer.op, slot, data, 3)
+    # Time first inside, whatever the layout: each step is then a matrix.
     xs = np.swapaxes(_as_float64(x), 0, 1) if layer.batch_first else _as_float64(x)
     hidden, out = _check(layer, xs, w, r, bias, peephole, proj)
     steps, batch, input_size = xs.shape
@@ -298,6 +300,7 @@ def _run(
     last = [
         np.stack(parts, 1 if layer.batch_first else 0) for parts in zip(*last_states, strict=True)
     ]
+    # Rounded once at the end: between steps the state is a float64.
     return tuple(np.asarray(round_to_dtype(data, x.dtype), order="C") for data in (y, *last))
 
 
@@ -375,6 +378,7 @@ def _run_steps(
             np.where(is_active[:, None], n, s) for n, s in zip(new_state, state, strict=True)
         )
         y_steps[positions[is_active], batch_index[is_active]] = state[0][is_active]
+    # A sequence without steps has no last state: zeros, and not what it would have begun with.
     return tuple(np.where(counts[:, None] > 0, s, 0.0) for s in state)
 
 

@@ -52,6 +52,7 @@ class AxisPlan:
                 places = (index + half) / self.scale
             case "half_pixel_symmetric":
                 offset = size / float32(2) * (float32(1) - result_size / (self.scale * size))
+                # In float64, and rounded to float32 with the other rules below.
                 scaled_index = (index.astype(np.float64) + 0.5) / np.float64(self.scale)
                 places = np.float64(offset) + scaled_index - 0.5
             case "align_corners" if self.made > 1:
@@ -182,7 +183,9 @@ def resize(
     if mode not in MODES:
         raise OpError(f"resize: mode {mode!r} is none of {', '.join(MODES)}")
     out, outside = to_float64(x).astype(np.float64, copy=False), np.zeros((1,) * x.ndim, np.bool_)
+    # Axis by axis in float64, and rounded once at the end.
     for axis_plan in _plan("resize", x, sizes, scales, axes, coordinates, policy, roi):
+        # An axis of the same size stays as it is, though its scale may not be 1.
         if antialias and axis_plan.made == axis_plan.size and coordinates != "tf_crop_and_resize":
             continue
         coordinates_ = axis_plan.coordinates(coordinates)
@@ -309,6 +312,7 @@ def _sizes_and_scales(
         raise OpError(f"{op}: {len(target)} sizes for {len(old_sizes)} axes")
     if min(target, default=1) < 1:
         raise OpError(f"{op}: sizes {target}: each must be 1 or more")
+    # One factor for all axes: that of the axis which decides keeps the proportions.
     if policy != "stretch":
         if 0 in old_sizes:
             raise OpError(f"{op}: x has no elements, whose proportions could be kept")

@@ -77,6 +77,7 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
     added = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     if mode == "constant":
         return _pad_with_value(x, added, value)
+    # NumPy's own message names no axis.
     for i, (size, sides) in enumerate(zip(x.shape, added, strict=True)):
         if max(sides) and not size:
             raise OpError(f"pad: axis {i} of {size} is too short for {mode} pads {sides}")

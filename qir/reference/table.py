@@ -120,6 +120,7 @@ def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) 
     if op == "cast":
         return cast(operands["x"], attrs["to"])
     function = FUNCTIONS.get(op) or _plugin_function(op)
+    # Functions sum in the order of memory: a view would sum in another than its copy.
     operands = {slot: contiguous(x) for slot, x in operands.items()}
     if "xs.0" in operands:
         # A variadic op's function takes one list, in the order of the slots.
@@ -150,8 +151,10 @@ def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     """
     if not isinstance(to, DType):
         raise OpError(f"cast: to = {to!r} is no element type")
+    # NumPy leaves floats beyond the integers to the processor, so that they are cut explicitly.
     if to.is_integer and x.dtype.kind != "b" and dtype_of(x).is_float:
         return wrap_to_width(truncate_to_integer(x, to), to)
+    # ml_dtypes goes from float64 by float32, which rounds twice.
     if x.dtype == np.float64 and to.is_float:
         return round_to_dtype(x, to.carrier)
     if x.dtype.kind in "OUST" and to.kind != "string":
@@ -176,6 +179,7 @@ def _parse_number(text: object, to: DType) -> float:
     if not to.is_integer:
         return float(text)
     low, high = to.bounds
+    # int() has no ends; NumPy would wrap without an error.
     if not low <= (integer := int(text)) <= high:
         raise ValueError
     return integer

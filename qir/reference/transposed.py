@@ -26,10 +26,11 @@ Arrays = Mapping[str, Integers]
 
 
 def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Integers:
-    """Returns a transposed convolution as the convolution that it is: of data with room between its
-    elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
-    other weights wherever as many channels do not come in as go out. So the terms of a sum keep the
-    order that the weights have."""
+    """Computes a transposed convolution as a plain one; gaps in the data hold the zero point.
+
+    With `misread` weights are read as oneDNN reads those that torch hands it: as other weights,
+    wherever the numbers of input and output channels differ.
+    """
     spatial = call.types["x"].rank - 2
     x, weight_map = call.affine("x"), call.affine("w")
     require_per_tensor(call.op, x)
@@ -69,8 +70,10 @@ def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> In
 
 
 def _swap_channels_as_read(w: Integers, groups: int) -> Integers:
-    """Weights whose two axes of channels were turned in memory and yet are said to be as before,
-    twice: the same again where both are of one length."""
+    """Returns weights whose channel axes were swapped in memory but not in the shape, twice.
+
+    They stay the same where both axes have one length.
+    """
     in_channels, out_channels = w.shape[0] // groups, w.shape[1]
     kernel = w.shape[2:]
     misread = w.reshape(groups, out_channels, in_channels, *kernel).swapaxes(1, 2)
@@ -85,6 +88,8 @@ def _weight_type(call: MethodCall, of: Affine, groups: int) -> Element:
         return call.types["w"].element
     if of.axis != 1:
         raise OpError(f"{call.op}: scales of weights are along output channels, axis 1")
+    # Output channels of a transposed convolution are counted within a group, those of a convolution
+    # through all groups.
     return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
 
 
@@ -102,12 +107,12 @@ def _reverse_spatial(x: Integers) -> Integers:
 def _insert_gaps(
     x: Integers, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int
 ) -> Integers:
-    """Returns the data with a stride of room between its elements, and as much next to them as is
-    seen."""
+    """Returns the data with gaps of stride - 1 between elements, padded by what the kernel sees."""
     spatial = x.ndim - 2
     stride, pad, dilation, output_pad = (
         int_list(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
     )
+    # The full convolution: each element meets each tap, and `pad` then cuts the edges off.
     sides = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     sizes = [(size - 1) * s + 1 for size, s in zip(x.shape[2:], stride, strict=True)]
     padded_sizes = [

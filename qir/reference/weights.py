@@ -30,6 +30,7 @@ def quantize_weights(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKe
 
     What is given quantized values that leave room, or float data, is left as it is.
     """
+    # A method computes the whole op, its weights included.
     if kernel.op not in INTEGER_SUM_LAYERS or kernel.rule.method is not None:
         return kernel, arrays
     traits = spec(kernel.op).traits
@@ -134,6 +135,7 @@ def _with_bias_room(kernel: ProductKernel, arrays: Operands, mapping: Affine) ->
     if not (max_gain < wanted_gain).any():
         return mapping
     gain_used = np.asarray(np.minimum(wanted_gain, max_gain), np.float32)
+    # Still infinite: a channel of zeros whose bias is 0 as well, for which any gain is as good.
     gain_used = np.where(np.isinf(gain_used), gain, gain_used)
     # A type without a declared range gets infinite ends, for only its gain is known.
     ends = mapping.ends or DeclaredRange(
@@ -163,6 +165,7 @@ def _max_gains(kernel: ProductKernel, bias: Integers, x: Affine, gain: Floats) -
         if kind.quant is None and kind.dtype.is_float:
             magnitude = np.abs(bias.astype(np.float32))
             limit: Floats = _HALF_INT32 / magnitude / data
+            # A bias of 0 needs no room.
             return np.where(magnitude > 0, limit, np.float32(np.inf))
         if kind.quant is None or rule.bias.domain != "rescaled_acc":
             return None

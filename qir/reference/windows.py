@@ -139,6 +139,6 @@ def restore_layout(y: Array, layout: str) -> Array:
 
 
 def blocks(count: int, cost: int, budget: int) -> Iterator[slice]:
-    """Slices of `count` things of which each block costs no more than the budget, if it can."""
+    """Returns slices of `count` items, each within the budget if a single item is."""
     step = max(1, budget // max(1, cost))
     return (slice(i, min(i + step, count)) for i in range(0, count, step))

@@ -198,6 +198,7 @@ def _chains_ending_in(
             flow: str | None = "x"
         else:
             flow = _flow_operand(value.node) if fuses_adds else None
+        # An op that is no activation begins the chain: what it reads are the kernel's operands.
         if flow is None:
             break
         value = value.node.operands[flow]
@@ -261,6 +262,7 @@ def match_chain(
         other = "b" if flow == "a" else "a"
         source = quantized_source(node, other, node.operands[other])
         shapes = (node.operands[other].type.shape, node.result.type.shape)
+        # Kernels add tensors of the result's shape: a broadcast summand is another kernel.
         if source is None or source.type.quant is None or shapes[0] != shapes[1]:
             return None
         summands[i] = source
@@ -287,11 +289,13 @@ def quantized_source(
     `computed_parameters` scale and zero point may be computed at run time.
     """
     traits = spec(node.op).traits
+    # Indices and shapes are plain integers to every kernel.
     if (node.op, slot) in INDEX_SLOTS:
         return value
     if value.type.quant is not None:
         return None
     if value.node.op != "dequantize":
+        # Runtimes quantize such constants themselves when they build the kernel.
         may_be_float = bias_slot(node.op) == slot or slot in NORM_SLOTS
         return value if may_be_float and value.constant is not None else None
     source = value.node.operands["x"]
@@ -304,6 +308,7 @@ def quantized_source(
         return source
     if node.op in TRANSPOSED_CONVOLUTIONS and slot == "w" and node.attrs["groups"] == 1:
         return source if source.constant is not None and quant.axis == 1 else None
+    # Several scales are those of weights: data have one for the whole tensor.
     if source.constant is None or traits.weight_axis is None:
         return None
     if slot == traits.bias:
@@ -396,6 +401,7 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
     if match.quantize:
         graph.set_slot_origins(node, "result", match.quantize.origins)
     graph.substitute(last, node.result)
+    # From the end, so that each op has lost its reader before it is looked at.
     for fused in reversed(match.ops):
         if fused is not last and not fused.used:
             graph.remove(fused)

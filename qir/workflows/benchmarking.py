@@ -66,6 +66,7 @@ def benchmark_model(
     and with `strict` a node that no kernel computes is refused. Engines that do not take the model
     are left out; what the first of them raises is raised where none takes it.
     """
+    # No runtime owns a .qir file: an engine is then given the graph.
     place = Path(file) if file is not None else Path(f"{graph.name}.qir")
     inputs = _inputs(graph, SampleData.of(data), batch, seed, sizes or {})
     ready, refused = _engines_that_take(engines, graph, place, threads)
@@ -75,7 +76,9 @@ def benchmark_model(
     }
     with progress("measuring") as tell:
         timings = time_interleaved(calls, runs, threads=threads, progress=tell)
+    # After the turns: measuring steps would slow those of the kernels.
     table = step_times(measured, inputs, runs) if steps else None
+    # After the runs: which nodes fall back may depend on what was run last.
     missing_kernels = fallbacks(measured)
     if strict:
         require_kernels(place, missing_kernels)
@@ -112,6 +115,7 @@ def _engines_that_take(
             ready.append(engine(name, graph, file, threads))
         except (InputError, Refused) as error:
             errors_by_name[name] = error
+    # One engine that fails is left out; where all fail, the first error is the one to tell.
     if not ready:
         raise next(iter(errors_by_name.values()), UsageError("no engine is named"))
     reasons = {name: str(error).removeprefix(f"{file}: ") for name, error in errors_by_name.items()}

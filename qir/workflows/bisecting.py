@@ -97,10 +97,13 @@ def _suffix(target: str | None) -> str:
 
 def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> str:
     """Writes a graph and asks the command about it; how it failed, or nothing where it is good."""
+    # Nothing is refused for loss: the command alone decides what is good.
     pipeline.save(graph, path, target=target or DEFAULT_TARGET, lossy=True, force=True)
+    # No shell takes part, so that names of files need no quoting.
     substituted = [word.replace(PLACE, str(path)) for word in words]
     command = substituted if substituted != words else [*words, str(path)]
     try:
+        # Without input: a command that asks something would wait for ever.
         completed = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False
         )
@@ -108,6 +111,7 @@ def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> st
         raise UsageError(f"--check: cannot run {words[0]}: {error.strerror or error}") from None
     last_line = completed.stderr.decode(errors="replace").strip().splitlines()[-1:]
     detail = f": {last_line[0]}" if last_line else ""
+    # Taken for bad, it would put the blame on a rewrite that did nothing wrong.
     if completed.returncode in UNABLE:
         raise UsageError(
             f"--check: {words[0]} ends with {completed.returncode}, it cannot tell{detail}"

@@ -73,6 +73,7 @@ def calibrate_model(
     # Only once the statistics are safely written.
     part.unlink(missing_ok=True)
     order = {name: i for i, name in enumerate(graph.values)}
+    # Statistics are kept by name; tensors that folding made, which the graph has not, come last.
     rows = sorted(ranges(statistics), key=lambda row: order.get(row.tensor, len(order)))
     return CalibratedModel(statistics, tuple(rows))
 
@@ -95,6 +96,7 @@ def claim_statistics(output: Path, *, force: bool, resume: bool) -> None:
 def saved_statistics(output: Path) -> Statistics | None:
     """Returns the statistics that an earlier run left, unfinished or not; None where there are
     none."""
+    # An unfinished file next to a finished one is of a later run.
     for path in (part_of(output), output):
         if path.exists():
             try:

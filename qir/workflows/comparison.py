@@ -77,6 +77,7 @@ def _results(
 ) -> list[dict[str, Tensor]]:
     """Returns the outputs that both models have, for all samples, dequantized."""
     input_types = [{value.name: value.type.element for value in graph.inputs} for graph in graphs]
+    # Shapes are not compared: the same samples may fit a size that only one model leaves open.
     if input_types[0] != input_types[1]:
         a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in input_types)
         raise UsageError(f"--data: the models take other inputs, {a} and {b}")
@@ -88,6 +89,7 @@ def _results(
         for graph in graphs
     ]
     inputs: Iterable[Tensors] = batches(graphs[0], samples)
+    # The same feeds go to both, and a model refuses an input that it has not.
     if unshared_defaults := defaults_of_one_model(graphs):
         inputs = (
             {name: array for name, array in batch.items() if name not in unshared_defaults}
@@ -104,6 +106,7 @@ def _dequantized_results(
     rules = profile_in(graph, graph.profile)
     return {
         name: results[name]
+        # A dynamic type states no scale to dequantize by.
         if quant is None or quant.dynamic
         else dequantize_by_profile(rules, results[name], quant)
         for name, quant in quant_types.items()

@@ -92,6 +92,7 @@ def engine(
             path if backend.owns(path) else graph, threads=threads, optimize=not colon
         )
     elif backend.owns(path):
+        # The graph names inputs and results, which files of some kinds do not.
         made = backend.compile_read(path, graph, threads=threads)
     else:
         try:
@@ -99,6 +100,7 @@ def engine(
         except Refused as error:
             raise Refused(f"{path}: {error}") from error
     kinds = {name: value.type.dtype for name, value in graph.outputs.items()}
+    # A tensor of unknown rank is an array as any other; lists, maps and optionals are not.
     lists = {name for name, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
     return Engine(name, lambda inputs: _boxed_results(made, inputs, lists), made)
 
@@ -139,6 +141,7 @@ def _creation_order(name: str) -> int:
 def grouped(made: Engine) -> Graph | None:
     """Returns the graph as an engine of QIR's own grouped it; None where it runs as it is."""
     executable = made.executable
+    # An empty ledger says that nothing was grouped: the graph is the one that was given.
     if isinstance(executable, Grouping) and len(executable.ledger):
         return executable.graph
     return None
@@ -159,6 +162,7 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
     if made.executable is None or colon or is_float(graph):
         return graph
     backend = named(base)
+    # This ledger and the next are thrown away: grouping is for this comparison alone.
     own = backend.computed(graph, Ledger())
     return own or run_passes(graph, [Group(backend.profile)], Ledger())
 
@@ -166,7 +170,8 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
 def _boxed_results(
     executable: Executable, inputs: Tensors, lists: Collection[str]
 ) -> dict[str, Tensor]:
-    """Results; what is no tensor in a box, a tensor that may be left out among it."""
+    """Runs an executable; boxes results that are no tensors, and tensors that may be left out."""
+    # NumPy would make a list of equal tensors into one tensor with an axis more.
     arrays = np.ndarray, np.generic
     return {
         name: np.asarray(result)

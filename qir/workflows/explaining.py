@@ -41,6 +41,7 @@ def explain_match(graph: Graph, node: str, pattern: str) -> MatchExplanation:
     file that ends in `.pattern`, the name of a pattern, or that of a pass. Raises UsageError for a
     name that is none.
     """
+    # A pass written in Python has no patterns to try, but explains itself at its places.
     if places := find_places(pattern):
         return MatchExplanation(None, 0, tuple(ask(places, find_node(graph, node))))
     wanted = find_patterns(pattern)
@@ -56,6 +57,8 @@ def find_node(graph: Graph, path: str) -> Node:
         prefix = place.partition("/")[2]
         for name, value in body.values.items():
             full_name = f"{prefix}/{name}" if prefix else name
+            # Paths are printed with the name of the whole graph in front and without: both are
+            # taken.
             if path in (full_name, f"{graph.name}/{full_name}"):
                 return value.node
             names.append(full_name)

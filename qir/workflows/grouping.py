@@ -61,7 +61,9 @@ def group_model(
     wanted = Group(profile)
     real, read = is_float(graph), len(ledger)
     graph = pipeline.fold(graph, ledger, journal=journal) if real else graph
+    # Before the pass: it replaces the ops of which these are made.
     kernels = predicted_kernels(graph, read_profile_for(graph, profile))
+    # Entries of folding stand between those of reading and of grouping.
     folded = len(ledger) - read
     done = pipeline.optimize(
         graph,
@@ -71,6 +73,7 @@ def group_model(
         after=lambda report, _: reports.append(report),
     )
     pipeline.save(done, output, ledger=ledger, journal=journal, force=force, lossy=True)
+    # Steps that wrap ops are named "chain by row"; all others prepare the graph as loading does.
     wrapped = [step for report in reports for step in report.steps if " by " in step.rewrite]
     said = [entry for entry in list(ledger)[read:] if entry.step == "group"]
     claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}

@@ -76,6 +76,7 @@ def given_defaults(graph: Graph, data: Path) -> dict[str, Tensor]:
     """Returns what an .npz file holds for defaults of a model, each as a whole: they have no
     samples."""
     names = {value.name for value in graph.defaults}
+    # Only an .npz file names its arrays and is read whole: in a folder each file is a sample.
     if not names or data.suffix != ".npz" or not data.is_file():
         return {}
     return {
@@ -115,6 +116,8 @@ def samples_left_out(graph: Graph, samples: SampleData | None) -> str:
     where all do."""
     if samples is None or samples.feeds or not graph.inputs:
         return ""
+    # Only the model's own batch size leaves samples out: one that is asked for ends with a short
+    # batch.
     source = replace(samples, batch=None).source(graph)
     return source.what_is_left_out if isinstance(source, DataSource) else ""
 
@@ -163,6 +166,8 @@ def defaults_of_one_model(graphs: tuple[Graph, Graph]) -> list[str]:
 def stated_defaults(graph: Graph) -> list[str]:
     """Returns the inputs with defaults, those too that are constants here."""
     spare = [value.name for value in graph.defaults]
+    # Inputs that reading made constants are not in the graph: the output's origins keep their
+    # names.
     return list(dict.fromkeys((*default_input_names(graph.output.origins), *spare)))
 
 
@@ -194,10 +199,12 @@ def random_inputs(
     Raises UsageError where a size is neither known nor given.
     """
     random = np.random.default_rng(seed)
+    # The first axis is that of samples by convention; `sizes` may say otherwise.
     first = {n: batch for v in graph.inputs for n in dims.names(v.type.shape[:1])}
     values = {**first, **sizes}
     out: dict[str, Tensor] = {}
     for value in graph.inputs:
+        # Nothing is given for what may be left out: an optional has no one type to draw.
         if value.type.dtype.is_optional:
             continue
         bound = [dims.bind(dim, values) for dim in value.type.shape]
@@ -215,11 +222,15 @@ def random_inputs(
             out[value.name] = random.standard_normal(shape, np.float32).astype(kind.carrier)
         elif kind.is_integer:
             low, high = kind.bounds
+            # An index past the end of a table ends the run.
             limit = index_limit(value)
             if limit is not None:
                 low, high = 0, min(high, max(limit, 1) - 1)
+            # Masks are of 32 or 64 bits in exported transformers; narrower integers that are cast
+            # are pixels.
             elif kind.bits >= 32 and is_mask(value):
                 low, high = 0, 1
+            # NumPy draws int64 unless told otherwise, which the bounds of u64 exceed.
             integers = random.integers(
                 max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True
             )
@@ -246,11 +257,13 @@ def sizes_in(data: Path | None, graph: Graph) -> dict[str, int]:
     There are none where data are of another kind, such as images.
     """
     sizes: dict[str, int] = {}
+    # Sizes only refine the count of work: data that cannot be read are refused where they are used.
     with suppress(QirError, OSError):
         for value, array_shape in zip(
             graph.inputs, array_shapes(data) if data else (), strict=False
         ):
             for size, length in zip(value.type.shape, array_shape, strict=False):
+                # A size such as 2*N does not say what N is without solving for it.
                 if isinstance(size, dims.Sym) and dims.names((size,)) == {str(size)}:
                     sizes.setdefault(str(size), length)
     return sizes

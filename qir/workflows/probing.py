@@ -45,6 +45,7 @@ def probe_runtimes(
 
     Raises UsageError for a runtime that is not installed.
     """
+    # Before the probes are chosen, which asks whether their runtimes are installed.
     if python is not None:
         place(names, python)
     probes = chosen(names)
@@ -61,6 +62,7 @@ def probe_runtimes(
         for done, probe in enumerate(probes):
             tell(done, len(probes), probe.name)
             measured.append(measure(probe))
+            # At once: an interrupted run keeps what was measured so far.
             keep(probe, measured[-1])
     if output is not None:
         write_text(Path(output), draft(measured[0], Path(output).name.removesuffix(".toml")))

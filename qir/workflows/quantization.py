@@ -158,6 +158,8 @@ def quantize_model(
         quantized = work.quantized(statistics, journal)
     target = work.recipe.target
     if work.output.suffix.lower() != SUFFIX:
+        # A form may carry less than the target computes: what it cannot carry is float in the file
+        # and in what is measured.
         quantized, why = named_target(target).carried(quantized, work.ledger, format=format)
         plan = with_float_reasons(plan, why)
     pipeline.save(
@@ -172,7 +174,9 @@ def quantize_model(
         opset=opset,
     )
     if work.found is not None:
+        # After the model: a recipe without its model would look like a result.
         work.found.recipe.save(work.files.recipe, work.found.facts())
+    # The writer decides how far these forms keep ops in integers, so that the file is asked.
     if dynamic and format != "integer":
         plan = pipeline.plan_of_written_file(plan, work.output, target=target)
     elif statistics is not None and format == "qoperator":
@@ -181,6 +185,7 @@ def quantize_model(
     measured = None
     if check is not None and statistics is not None:
         measured = work.check(quantized, statistics, check, metrics)
+    # Last of all, when nothing that can fail is left to do.
     work.clear()
     return QuantizedModel(quantized, work.graph, plan, work.found, noise, measured)
 
@@ -234,6 +239,7 @@ class _Work:
             # anew.
             again = reopen(self.graph, self.recipe, self.ledger)
             self.graph, statistics = again.graph, again.statistics
+            # Statistics made of types hold ranges alone, and corrections ask for more.
             self.recipe = replace(self.recipe, rules=again.rules, corrections="none")
         plan = self.plan()
         if not any(d.reason.startswith(MASKED) for d in plan.decisions):
@@ -291,6 +297,7 @@ class _Work:
                 cache=self.files.trials,
                 progress=progress,
             )
+        # The search adds rules alone: all else of the recipe is as it was.
         self.recipe = replace(self.recipe, rules=self.found.recipe.rules)
 
     def quantized(self, statistics: Statistics, journal: Journal | None) -> Graph:
@@ -391,6 +398,7 @@ def _left(part: Path) -> Statistics | None:
     """Returns the statistics that an interrupted run left, if they can be read."""
     try:
         return Statistics.load(part) if part.exists() else None
+    # A file that was cut off, or written by another version, is no more than a lost start.
     except InputError:
         return None
 

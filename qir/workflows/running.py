@@ -216,10 +216,13 @@ def run_each(
 ) -> list[Parts]:
     """Returns the results of each engine, batch by batch."""
     parts: list[Parts] = [{} for _ in engines]
+    # Sources know how many batches they have; a generator that adds defaults does not.
     total = getattr(inputs, "batches", None)
     with progress("running") as tell:
         tell(0, total)
         for done, feeds in enumerate(inputs, 1):
+            # Batch by batch through all engines, so that data are read once and one batch is in
+            # memory.
             for each, own_parts in zip(engines, parts, strict=True):
                 for name, array in each.run(feeds).items():
                     own_parts.setdefault(name, []).append(array)
@@ -233,6 +236,7 @@ def join(parts: Parts, *, feeds: bool = False) -> dict[str, Tensor]:
 
 
 def _joined(name: str, arrays: Sequence[Tensor], feeds: bool) -> Tensor:
+    # A result without axes, such as a mean, becomes one element a batch.
     arrays = [np.atleast_1d(array) for array in arrays]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1 and feeds:
@@ -278,6 +282,7 @@ def count_opaque_differences(wanted: Tensors, given: Tensors) -> dict[str, int]:
 
 
 def _is_numeric(array: Tensor) -> bool:
+    # Objects, bytes, texts, and NumPy 2's texts of variable length.
     return array.dtype.kind not in "OSUT"
 
 
@@ -300,6 +305,7 @@ def _by_feed(samples: SampleData | None, parts: Parts) -> Iterator[_Result]:
     files = data_files(samples.path)
     stems = [file.stem for file in files]
     for index, file in enumerate(files):
+        # a.npy and a.npz in one folder would overwrite each other's results.
         start = file.stem if stems.count(file.stem) == 1 else file.name
         for name, arrays in parts.items():
             if index < len(arrays):  # there may be a limit
@@ -326,6 +332,7 @@ def _as_numpy_texts(array: Tensor) -> Tensor:
     items = array.reshape(-1).tolist()
     if not any(isinstance(item, bytes) for item in items):
         return array.astype(np.str_)
+    # One array holds one type: bytes that are no UTF-8 decide for all.
     encoded = [item if isinstance(item, bytes) else str(item).encode() for item in items]
     return np.array(encoded, np.bytes_).reshape(array.shape)
 
@@ -338,4 +345,5 @@ def kind_of_result(graph: Graph, name: str, array: Tensor) -> str:
     kind = value.type.dtype
     if kind.is_opaque:
         return str(value.type if array.dtype == object else dtype_of(array))
+    # Another engine may give another type than the graph states: then the array's own is said.
     return str(kind if array.dtype == kind.carrier else dtype_of(array))

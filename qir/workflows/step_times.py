@@ -71,6 +71,8 @@ class StepTable:
 
     def trace(self, path: Path) -> None:
         """Writes the steps one after the other as a Chrome trace, by rename."""
+        # Times are medians of several runs, so that the trace is of no single run: steps are put
+        # end to end.
         events, start = [], 0.0
         for step in self.steps:
             events.append(
@@ -80,6 +82,7 @@ class StepTable:
                     "ph": "X",
                     "pid": 1,
                     "tid": 1,
+                    # Chrome's trace format counts in microseconds.
                     "ts": start,
                     "dur": step.seconds * 1e6,
                     "args": {"bytes": step.bytes, "multiply_adds": step.work},

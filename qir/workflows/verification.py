@@ -42,5 +42,6 @@ def verify_model(
         return VerifiedModel(tuple(found), None, (), sums)
     verdicts = tuple(pipeline.op_verdicts(graph, target=target))
     left = {(v.path, v.node) for v in verdicts if v.taken != "integer"}
+    # Beyond 0 bits: ops on quantized values alone, whose results may end a step away.
     own = tuple(s for s in float_sums(graph, 0) if (s.path, s.node) in left)
     return VerifiedModel(tuple(found), verdicts, own, sums)

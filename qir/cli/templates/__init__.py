@@ -39,9 +39,11 @@ def package(kind: str, name: str) -> dict[str, str]:
     }
     own = KINDS[kind]
     files = {**SHARED, **own}
+    # Two rounds: the shared files have places for these texts, which have places for the words.
     words |= {key: Template(own[f"={key}"]).substitute(words) for key in ("points", "about", "use")}
     out = {}
     for path, text in files.items():
+        # No file starts with "=", which marks texts that are parts of files.
         if not path.startswith("="):
             out[Template(path).substitute(words)] = Template(text).substitute(words)
     return out

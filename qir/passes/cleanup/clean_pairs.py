@@ -49,16 +49,17 @@ _MAX_TRIED = 1 << 20
 
 
 def _unchanged_source(graph: Graph, match: Match) -> Value | None:
-    """Returns the quantized values from which quantizing and dequantizing lead back to
-    themselves."""
+    """Returns earlier quantized values that the steps up to the root give back unchanged."""
     target_type, steps = match.root.result.type, list[Node]()
     node = match.root
     # Companions would be computed parameters, about which a trial says nothing.
     while len(steps) < _MAX_STEPS and node.op in CONVERSION_OPS and len(node.operands) == 1:
         steps.insert(0, node)
         x = node.operands["x"]
+        # A planned op between is to be carried out; only the root's own plan goes with it.
         if node is not match.root and node.schemes:
             return None
+        # The shortest way back is tried first; a longer one may hold where it does not.
         if x.type == target_type and _returns_every_integer(graph, x, steps):
             return x
         node = x.node
@@ -99,7 +100,7 @@ def _moved_integers(graph: Graph, match: Match) -> Value | None:
 
 
 def _preceding_moves(value: Value) -> list[Node]:
-    """Returns the moves that a value has after it and nobody else reads, the last one first."""
+    """Returns the moves that made a value, the last first; nobody else reads what they make."""
     moves: list[Node] = []
     while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
         moves.append(value.node)
@@ -108,7 +109,7 @@ def _preceding_moves(value: Value) -> list[Node]:
 
 
 def _source_of_recodes(graph: Graph, match: Match) -> Value | None:
-    """Returns what two recodes, or one, give back as it was."""
+    """Returns the value that one recode or two give back unchanged."""
     node = match.root
     for _ in range(2):
         x = node.operands["x"]
@@ -166,9 +167,11 @@ def _try_every_integer(
         try:
             with np.errstate(all="ignore"):
                 (result,) = run_node(node, {"x": result}, named)
+        # What an op refuses for one integer it may refuse in the model: nothing is proven.
         except QirError:
             return False
         value = node.result
+    # As bytes: NaN of an 8-bit float equals nothing, and -0.0 equals 0.0.
     return result.dtype == integers.dtype and result.tobytes() == integers.tobytes()
 
 

@@ -58,6 +58,8 @@ class Cse(Pass):
         for node in list(graph):
             if not _is_mergeable(node):
                 continue
+            # In order: operands of the later nodes have been merged already, so that whole chains
+            # merge.
             first = first_nodes.setdefault(_key(node), node)
             if first is node or not may(self.name, "equal", node, first):
                 continue
@@ -73,12 +75,14 @@ class Cse(Pass):
 def _is_mergeable(node: Node) -> bool:
     if node.op in _NEVER_MERGED or node.bodies or node.schemes:
         return False
+    # Equal at the start, trained weights differ after the first step.
     return node.op != "constant" or not node.attrs["trainable"]
 
 
 def _key(node: Node) -> Hashable:
     """Returns a key that is equal for nodes that compute the same."""
     if (array := node.result.constant if node.op == "constant" else None) is not None:
+        # Bytes are compared by their digest, as weights may be large.
         return (array.digest, node.result.type)
     return (
         node.op,

@@ -67,6 +67,8 @@ class FoldBatchNorm(Pass):
         count = 0
         for node in list(graph):
             if node.op == "batch_norm" and node in graph:
+                # The layer before first: its padding is no obstacle, as the normalization comes
+                # after it.
                 count += self._fold_into_producer(graph, node, ledger) or self._fold_into_consumer(
                     graph, node, ledger
                 )
@@ -80,6 +82,7 @@ class FoldBatchNorm(Pass):
         if not may(self.name, "after", norm, node):
             return False
         _, w, b = operands(node)
+        # Read before the layer takes over the normalization's name.
         norm_name, layer_name = norm.name, node.name
         # gain * (W x + b - mean) + beta = (gain * W) x + (beta + (b - mean) * gain).
         bias = parts.beta + ((float_weights(b) if b else 0.0) - parts.mean) * parts.gain
@@ -102,6 +105,7 @@ class FoldBatchNorm(Pass):
         # W (gain * x + shift) + b = (W * gain) x + (W shift + b).
         scaled = inward(node)(weights, gain)
         bias = None if b is None else float_weights(b)
+        # Without a shift the layer needs no bias of its own.
         if shift.any():
             shift_bias = through(node, inward(node)(weights, shift))
             bias = shift_bias if bias is None else bias + shift_bias
@@ -122,12 +126,14 @@ def _layer_conditions(norm: Node, node: Node) -> Iterator[Condition]:
     article = "an" if node.op[:1] in "aeiou" else "a"
     obstacle = f"{article} {node.op} stands there, which takes in no batch norm"
     yield Condition(is_layer, node, _obstacle_text(norm, node) or obstacle)
+    # A plan was made for these weights, whose ranges the fold would change.
     yield Condition(not node.schemes and not norm.schemes, node, "a scheme is planned for it")
     _, weight, bias = operands(node)
     yield Condition(weight.constant is not None, node, f"its weight %{weight.name} is not constant")
     if bias is not None:
         message = f"its bias %{bias.name} is no constant row"
         yield Condition(bias.constant is not None and bias.type.rank == 1, node, message)
+    # gemm multiplies its bias by beta: the new bias would have to be divided by it.
     yield Condition(node.attrs.get("beta", 1.0) == 1.0, node, "its beta is not 1")
     has_matrix = node.op != "matmul" or weight.type.rank == 2
     yield Condition(has_matrix, node, f"its weight %{weight.name} has more than two axes")
@@ -143,6 +149,7 @@ def _obstacle_text(norm: Node, node: Node) -> str:
     users = [user for value in node.results for user in value.users if user is not norm]
     neighbour_layers = [other for other in (*producers, *users) if other.op in LAYERS]
     article = "an" if node.op[:1] in "aeiou" else "a"
+    # Far from any layer there is nothing of which to say what stands between.
     if not neighbour_layers:
         return ""
     layer = neighbour_layers[0]
@@ -231,6 +238,7 @@ def affine(norm: Node) -> Normalization | None:
     gamma, beta, mean, var = map(float_weights, parts)
     eps = norm.attrs["eps"]
     assert isinstance(eps, float)
+    # A variance of 0 with eps 0 divides by zero; the gain is then infinite and nothing is folded.
     with np.errstate(all="ignore"):
         gain = gamma / np.sqrt(var + eps)
         normalization = Normalization(gain, mean, beta)

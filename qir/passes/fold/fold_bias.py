@@ -92,6 +92,7 @@ def _with_bias(graph: Graph, match: Match) -> Value | None:
     if old_bias is not None:
         if old_bias.constant is None or old_bias.type.rank != 1 or old_bias.type.quant:
             return None
+        # Rounded once below: in float32 two roundings could move the bias by a bit more.
         summand = summand + old_bias.constant.data.astype(np.float64)
     # The addition broadcasts the product to a larger shape, which a bias cannot do.
     if root.result.type != node.result.type:
@@ -141,6 +142,7 @@ class FoldBias(PatternPass):
 
     def chosen(self) -> tuple[Rewrite, ...]:
         candidates = _CONSTANT_WEIGHT_REWRITES if self.layers else self.rewrites
+        # The first row is that of convolutions and linear.
         return candidates if self.products else candidates[:1]
 
     @classmethod

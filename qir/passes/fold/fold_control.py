@@ -57,8 +57,9 @@ class FoldControl(Pass):
         return self.fold(graph, [node for node in graph if node.op in CONTROL_FLOW_OPS], ledger)
 
     def fold(self, graph: Graph, todo: list[Node], ledger: Ledger) -> int:
-        """Does so with these control ops alone, and those that come with them."""
+        """Folds these control ops, and those that are inlined with them."""
         count = 0
+        # Inlined bodies may hold control ops whose conditions are known only now.
         while todo:
             node = todo.pop()
             flow = _known_flow(graph, node)
@@ -83,7 +84,7 @@ class _KnownFlow:
     """Along which axis a sequence has its one entry."""
 
     def replace_node(self, graph: Graph, node: Node) -> list[Node]:
-        """Puts what it gives in the place of the node; gives the control ops that come with it."""
+        """Replaces the node by its results; returns the control ops that were inlined."""
         operands = frozenset(node.operands.values())
         copies: dict[Value, Value] = {}
         replacements = (
@@ -147,8 +148,7 @@ def _empty_shape(tensor_type: TensorType, axis: int) -> tuple[int, ...]:
 
 
 def _known_flow(graph: Graph, node: Node) -> _KnownFlow | None:
-    """Returns what a control op is known to do; None where it is not, or cannot be said without
-    it."""
+    """Returns what a control op does, if that is known and can be written without it."""
     if node not in graph or node.schemes:
         return None
     if node.op == "if":
@@ -210,8 +210,7 @@ def _axes(node: Node, name: str, values: Sequence[Value]) -> tuple[int, ...]:
 
 
 def _keeps_known_sizes(node: Node, flow: _KnownFlow) -> bool:
-    """Returns whether the values that come instead have types, and no size is known less than
-    before."""
+    """Returns whether the replacements have types and lose no known size."""
     types = _replacement_types(node, flow)
     return types is not None and all(
         new_type.element == old.type.element
@@ -221,8 +220,7 @@ def _keeps_known_sizes(node: Node, flow: _KnownFlow) -> bool:
 
 
 def _replacement_types(node: Node, flow: _KnownFlow) -> list[TensorType] | None:
-    """Returns the types of what comes instead; None where a quantized type is
-    in the way."""
+    """Returns the types of the replacements; None if a quantized type prevents them."""
     carried = node.variadic("vs")
     if flow.body is None:
         parts = node.results[len(carried) :]
@@ -246,7 +244,7 @@ def _replacement_types(node: Node, flow: _KnownFlow) -> list[TensorType] | None:
 
 
 def _body_input_types(node: Node) -> list[TensorType | None]:
-    """Returns the types of what the body is given, where that is an operand as it is."""
+    """Returns the types of the body's inputs; None for those that are no operand of the node."""
     counters: list[TensorType | None] = [None] * (2 if node.op == "loop" else 0)
     carried = [value.type for value in node.variadic("vs")]
     entries: list[TensorType | None] = [None] * len(node.variadic("ss"))

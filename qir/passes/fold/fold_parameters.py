@@ -108,8 +108,7 @@ class FoldParameters(Pass):
 
 
 def _is_at_edge(value: Value, *, inside: bool) -> bool:
-    """Returns whether a value goes into a body or group or comes out of one, which say its type
-    too."""
+    """Returns whether a value enters or leaves a body or group, which states its type as well."""
     users = [use.node for use in value.uses]
     if inside and (value.node.op == "input" or any(user.op == "output" for user in users)):
         return True
@@ -146,6 +145,7 @@ def _companions(node: Node, slot: str) -> dict[str, Value]:
 def _type_by_companions(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | None:
     arrays = {n: v.constant for n, v in _companions(node, slot).items()}
     constants = {n: a for n, a in arrays.items() if a is not None}
+    # A parameter that is computed has no value before the model runs.
     if len(constants) < len(arrays):
         return None
     floats = {n: a.data for n, a in constants.items() if a.type.quant is None}
@@ -154,6 +154,7 @@ def _type_by_companions(graph: Graph, node: Node, slot: str, quant: QuantType) -
         for name, array in constants.items():
             if array.type.quant is not None:
                 quant_type = _with_quantized_parameter(quant_type, name.rpartition(".")[2], array)
+    # What a profile refuses as parameters is left to the run, which says where it is.
     except QirError:
         return None
     return None if quant_type.dynamic else quant_type
@@ -194,13 +195,14 @@ def _type_after_move(node: Node, quant: QuantType) -> QuantType | None:
 
 
 def _drop_disagreeing(graph: Graph, agreed: AgreedTypes) -> bool:
-    """Leaves open what not all who hold the same integers agree on; says whether there was any."""
+    """Opens types on which values of the same integers disagree; returns whether any did."""
     changed = False
     for node in graph:
         connected = tied(node)
         if not any(agreed.get(v) for v in connected):
             continue
         types = [_static_type(v, agreed) for v in connected]
+        # concat takes parts of several quantized types, and converts them.
         if None not in types and (node.op == "concat" or _results_agree(node, agreed)):
             continue
         for value in connected:

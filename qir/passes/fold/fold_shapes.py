@@ -122,6 +122,7 @@ class _ShapeFolding:
         self._record_bounds(node)
         results = computed_sizes(node, self.known, self.limit)
         for value, sizes in zip(node.results, results, strict=False):
+            # Large tensors of integers are data and no sizes.
             if sizes.size > self.limit:
                 continue
             self.known[value] = sizes
@@ -184,6 +185,7 @@ class _ShapeFolding:
         graph.rename(old_result, graph.fresh(f"{name}.folded"))
         x = {"x": node.operands["x"]}
         replacement = graph.add("slice", x, attrs, name=name, before=node, origins=node.origins)
+        # Outputs keep the type that the graph states, though more is known of it now.
         if any(use.node.op == "output" for use in old_result.uses):
             graph.set_type(replacement.result, old_result.type)
         graph.set_lineage(replacement.result, old_result.lineage)
@@ -488,6 +490,7 @@ def _cast(node: Node, known: OperandSizes) -> list[Sizes]:
 def _constant_of_shape(node: Node, known: OperandSizes) -> list[Sizes]:
     value = node.attrs["value"]
     shape = dims.known_shape(tuple(known["shape"]))
+    # The elements are written out before the limit is looked at.
     if not isinstance(value, Array) or shape is None or np.prod(shape) > 1 << 16:
         raise ValueError("its shape is not known")
     return [np.full(shape, value.data.reshape(()).item(), object)]

@@ -64,8 +64,7 @@ class UnfoldParameters(Pass):
 
 
 def _unfoldable_values(graph: Graph, *, inside: bool) -> list[Value]:
-    """Returns the values that are unfolded: of those that hold the same quantized values, all or
-    none."""
+    """Returns the values to unfold; of values that hold the same integers, all or none."""
     chosen = {v: None for v in graph.values.values() if _is_unfoldable(v, inside=inside)}
     connected_groups = [group for node in graph if len(group := tied(node)) > 1]
     changed = True
@@ -86,6 +85,7 @@ def _is_unfoldable(value: Value, *, inside: bool) -> bool:
     if quant is None or quant.scale is None or quant.zero is None:
         return False
     producer_accepts = node.op in ("constant", "input") or _accepts_companions(node)
+    # The input of a body has the type of what is handed in: both would have to change.
     if not producer_accepts or (inside and node.op == "input") or len(node.results) != 1:
         return False
     if not all(_accepts_companions(node) and spec(node.op).slot(slot) for node, slot in value.uses):
@@ -138,7 +138,7 @@ def _unfold_inner(graph: Graph, node: Node) -> int:
 
 
 def _without_parameters(quant: QuantType) -> QuantType:
-    """Returns the type without its numbers; a zero point that is not there is not asked for."""
+    """Returns the type with scale and zero point left open; a missing zero point stays missing."""
     return replace(quant, scale=None, zero=() if quant.zero == () else None, scale_dtype=None)
 
 

@@ -162,6 +162,7 @@ def _expand(graph: Graph, node: Node, floats: FloatValues) -> None:
             operands[stage.flow] = flow
         inner_slots = spec(stage.op).inner
         operands |= {s: v for s, v in companions.items() if s.rpartition(".")[0] in inner_slots}
+        # The name that the op had before it was grouped, where the stage kept it.
         name = graph.fresh(stage.name or f"{node.name}.{stage.op}")
         result = graph.add(
             stage.op,

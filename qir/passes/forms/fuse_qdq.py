@@ -82,6 +82,7 @@ class FuseQdq(Fusing):
             or self._too_wide(match, graph)
         ):
             return False
+        # As floats they are infinite, which no integer kernel computes.
         if floats_overflow(
             (*match.operands.values(), *match.summands.values()), match.last.result.type
         ):
@@ -91,6 +92,7 @@ class FuseQdq(Fusing):
             gains = (match.anchor.attrs.get("alpha", 1.0), match.anchor.attrs.get("beta", 1.0))
             return match.bias is None or gains == (1.0, 1.0)
         traits = spec(match.anchor.op).traits
+        # Quantized kernels of concat convert each part; all others copy integers as they are.
         return not traits.same_params or match.anchor.op == "concat" or only_moves_quantized(match)
 
     def _split_quantized(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
@@ -123,6 +125,7 @@ class FuseQdq(Fusing):
             for end in readers:
                 graph.replace(end.result, value)
                 graph.remove(end)
+            # The first reader's name stands for all: they held the same integers.
             if old_names:
                 graph.rename(value, old_names[0][0])
                 graph.set_lineage(value, old_names[0][1])
@@ -137,6 +140,7 @@ class FuseQdq(Fusing):
         """Returns whether a kernel's sums could wrap in 32 bits, or its method lacks the width."""
         anchor, traits = match.anchor, spec(match.anchor.op).traits
         own_profile = profile_in(graph, anchor.profile) if anchor.profile else None
+        # The op's own profile, then the one it is fused for: the kernel that would run is asked.
         rules = own_profile or self.kernel_profile(graph) or profile("native")
         rule = rules.resolve(match.query)
         bits = {
@@ -145,6 +149,7 @@ class FuseQdq(Fusing):
             if value.type.quant
         }
         if anchor.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
+            # Kernels that sum in float or in 64 bits have no 32-bit sum that could wrap.
             if rule.acc.type != "i32":
                 return False
             is_wide = (

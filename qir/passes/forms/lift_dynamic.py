@@ -174,6 +174,7 @@ def _weight_scales(match: Match) -> NDArray[np.generic] | None:
     sum."""
     data = _plain_constant(match["weights"])
     shape = (match.find("laid") or match.node("scales")).result.type.shape
+    # Scales of more axes than the sum would give the result axes that it has not.
     if data is None or len(shape) > match.node("sum").result.type.rank:
         return None
     return (
@@ -227,6 +228,7 @@ def _computes_same_bytes(rule: Rule, *, bias: bool) -> bool:
     scales_alike = (
         requant.compute == "f32" and requant.scales == "given" and requant.order in _ORDERS
     )
+    # The integer ops of ONNX wrap; kernels that saturate pairs give other sums.
     sums_exactly = acc.type == "i32" and acc.overflow == "wrap" and acc.pairs == "exact"
     is_plain_method = rule.method is None or rule.method.name == "as_conv2d"
     is_plain = is_plain_method and rule.weights.given == "codes" and rule.params.round == "none"
@@ -234,12 +236,14 @@ def _computes_same_bytes(rule: Rule, *, bias: bool) -> bool:
         scales_alike
         and sums_exactly
         and is_plain
+        # ConvInteger pads with the zero point, which stands for 0.
         and acc.pad == "zero_point"
         and not (bias and _fuses_bias(rule))
     )
 
 
 def _fuses_bias(rule: Rule) -> bool:
+    # The nodes round the product before the bias is added; these rules round once.
     return rule.bias.by == "fma" or rule.requant.input == "acc_then_bias"
 
 

@@ -98,6 +98,7 @@ def _lower(graph: Graph, node: Node, gain: NDArray[np.float64], shift: NDArray[n
     gamma = node.operands["gamma"].constant
     assert gamma is not None
     float_type, stem = gamma.data.dtype, node.name
+    # One tap for each channel: [channels, 1, 1, ...] with as many groups.
     taps = gain.reshape(-1, *(1,) * (rank - 1)).astype(float_type)
     weight = graph.constant(taps, name=graph.fresh(f"{stem}.weight"), before=node)
     bias = graph.constant(shift.astype(float_type), name=graph.fresh(f"{stem}.bias"), before=node)

@@ -91,6 +91,7 @@ class LowerInteger(Pass):
         for node in list(graph):
             if node.op not in _PRODUCTS or (sides := _sides(node)) is None:
                 continue
+            # Without the bias, which is added in float after the sum.
             if overflow_text(graph, node, biased=False) or float_product_overflows(
                 *(s.quantized for s in sides)
             ):
@@ -127,14 +128,14 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
 
 
 def _side(value: Value, channel_axis: int | None) -> _Side | None:
-    """Returns the integers that a value's floats are of; None for integers that no integer product
-    takes."""
+    """Returns what a value is dequantized from; None if no integer product takes it."""
     node = value.node
     if node.op != "dequantize" or value.type.element != F32:
         return None
     quant = node.operands["x"].type.quant
     if quant is None or quant.storage not in (I8, U8) or quant.kind != "uniform":
         return None
+    # Integer products take one whole zero point off; all else has no place in them.
     if quant.plus is not None or quant.has_float_zero or quant.express != F32:
         return None
     # A range gives scale and zero point only while the model runs.
@@ -198,6 +199,7 @@ class _Builder:
             attrs,
             name=fresh_name,
             before=node,
+            # One node stands for the op in reports; the others only scale what it sums.
             origins=node.origins if op.endswith("_integer") else (),
             profile=node.profile,
         ).result

@@ -76,6 +76,7 @@ class LowerLinear(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
+            # An activation that a layer before has moved away.
             if node not in graph:
                 continue
             is_layer = node.op in self.ops and (node.op == "linear" or _is_biased_matmul(node))
@@ -98,6 +99,7 @@ def _is_biased_matmul(node: Node) -> bool:
     """Returns whether a matmul is of data with a constant matrix, and has a bias of one axis."""
     weight, bias = node.operands["b"], node.operands.get("bias")
     transposed = bool(node.attrs["trans_a"])
+    # Without a bias gemm gives nothing that matmul has not.
     if bias is None or weight.constant is None or transposed:
         return False
     return weight.type.rank == 2 and bias.type.rank == 1
@@ -184,6 +186,7 @@ def _result_shape(graph: Graph, node: Node, x: Value) -> Value:
     # A reshape infers one size; next to a size of 0 any size would fit, so it infers none.
     if sizes.count(-1) <= (0 not in sizes):
         return graph.constant(np.asarray(sizes, np.int64), before=node)
+    # Several open sizes are read while the model runs: rows keep theirs, the last one is known.
     leading = _add_node(graph, node, "shape", {"x": x}, {"end": -1})
     last_size = graph.constant(np.asarray(sizes[-1:], np.int64), before=node)
     return _add_node(graph, node, "concat", {"xs.0": leading, "xs.1": last_size}, {"axis": 0})

@@ -80,6 +80,7 @@ class NarrowReals(Pass):
         named = frozenset(self.kept)
         stays_f32 = partial(self._stays_f32, named)
         parts = list(graphs_with_bodies(graph))
+        # The change is one for the whole graph, so that a filter is asked once, about its first op.
         first = next((n for part in parts for n in part if _computes(n) and not stays_f32(n)), None)
         if first is None or not may(self.name, "narrow", first):
             return 0
@@ -109,6 +110,7 @@ class NarrowReals(Pass):
     def _fits_f16(self, value: Value) -> bool:
         if value.constant is not None:
             return _is_held_by_f16(value.constant.data)
+        # What calibration has not seen is taken to fit: without statistics all but constants do.
         summary = self.statistics.get(Key(value.lineage.tensor))
         return (
             summary is None

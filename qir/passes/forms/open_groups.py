@@ -83,6 +83,7 @@ def _open_group(graph: Graph, node: Node) -> None:
             continue
         names = [graph.fresh(f"{node.name}.{v.name}") for v in inner.results]
         operands = {slot: copies[v] for slot, v in inner.operands.items()}
+        # Out of the group an op without a profile would follow the graph's.
         profile = inner.profile or node.profile
         if inner.stages:
             copy = graph.add_chain(
@@ -115,6 +116,7 @@ def _open_group(graph: Graph, node: Node) -> None:
         graph.replace(old, result)
     graph.remove(node)
     for result, (name, lineage) in zip(results, old_names, strict=True):
+        # A body may hand its input on: that value is another op's, and keeps its name.
         if result.node.op not in ("input", "constant"):
             graph.rename(result, name)
             graph.set_lineage(result, lineage)

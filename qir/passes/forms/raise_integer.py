@@ -267,6 +267,7 @@ def _quotient(product: _Array, scale: np.float32) -> _Array | None:
             np.nextafter(nearest, np.float32(0)),
             np.nextafter(nearest, np.float32(np.inf)),
         )
+        # Last tried, first kept: the nearest quotient wins where several give the product.
         quotient = nearest
         for candidate in reversed(candidates):
             quotient = np.where(candidate * scale == product, candidate, quotient)
@@ -334,6 +335,7 @@ def _raise(graph: Graph, chain: _ScaledSum, sides: list[tuple[_Side, QuantType]]
         op, attrs = f"conv{axes}d", _conv_attrs(node, axes)
         operands |= {} if bias is None else {"bias": bias}
     else:
+        # gemm alone has an operand for a bias in the accumulator's unit.
         op, attrs = "matmul" if bias is None else "gemm", dict[str, Attr]()
         operands |= {} if bias is None else {"c": bias}
     replaced_node = replaced.node
@@ -393,6 +395,7 @@ def _following_bias(
     if bias_add is None or bias_add.result.type != chain.scaled.type:
         return None, None
     value = _other_operand(bias_add, chain.scaled)
+    # x + x doubles the sum and adds no bias.
     if value is chain.scaled:
         return None, None
     count = node.operands[_SLOTS[node.op][1]].type.shape[_channel_axis(node)]

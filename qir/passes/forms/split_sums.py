@@ -81,6 +81,7 @@ class SplitSums(Pass):
             "  %y = conv2d(%x, %w) |> add(., %s) |> relu : 1x1x2x2x!quant.uniform<u8:f32, 0.5>\n"
             "  output(y=%y)\n}}\n"
         )
+        # Only profiles of runtimes that add before rounding have such kernels.
         for profile_name in profile_names():
             graph = parse(text.format(profile_name), {"w": np.ones((1, 2, 1, 1), np.int8)})
             if any(_kernel(graph, node) for node in graph):
@@ -195,6 +196,7 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
         return None
     layer, added = node.stages[:2]
     traits, out = spec(layer.op).traits, node.result.type.quant
+    # A stage with a type rounds there already: nothing is left to split.
     if traits.weight is None or any(s.type is not None for s in node.stages[:-1]):
         return None
     values = dict(zip(layer.slots, (node.operands[s] for s in layer.group_slots(0)), strict=True))
@@ -214,6 +216,7 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
     ):
         return None
     rules = profile_in(graph, profile_name_of(graph, node))
+    # Sums of matrix products are not bounded by their weights here: the result's type bounds them.
     interval: Interval | None = (-np.inf, np.inf)
     if layer.op in CONVOLUTIONS:
         interval = _sum_interval(x.type.quant, w, values.get(traits.bias or ""), rules)

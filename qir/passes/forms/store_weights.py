@@ -63,6 +63,7 @@ class StoreWeights(Pass):
             message = "its weights are stored as the integers that its kernel makes of them"
             ledger.add(Change.EXACT, self.name, node.name, message)
             count += 1
+        # A second round, as the first has stored the weights that these layers must have.
         for node in list(graph) if self.rescaled else ():
             if (layer := _layer(graph, node, stored=True)) and layer.store_bias(graph):
                 message = "its bias is stored as the integers that its kernel adds to the sums"
@@ -176,6 +177,7 @@ def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
     affine = kernel.maps.get(weight)
     if stored:  # one that the kernel changes leaves no room for the bias
         return None if affine is not None else _Layer(node, slots, rules, kernel, integers[weight])
+    # With a gain the kernel has scaled weights down for the bias: its integers depend on both.
     if affine is None or affine.ends is None or affine.ends.gain is not None:
         return None
     return _Layer(node, slots, rules, kernel, integers[weight])

@@ -106,6 +106,7 @@ def _is_signed_bytes(value: Value) -> bool:
     quant = value.type.quant
     if quant is None or quant.storage != I8 or quant.kind != "uniform" or quant.dynamic:
         return False
+    # Kernels take unsigned data with one whole zero point for the tensor.
     if quant.has_float_zero or quant.plus is not None or quant.granularity is not None:
         return False
     return bool(value.uses) and not _is_weight(value)

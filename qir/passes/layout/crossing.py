@@ -68,8 +68,7 @@ class Edit:
 
 
 def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
-    """Returns what is to be done so that these uses may read what a transpose reads; None: they
-    cannot."""
+    """Plans the edits by which these uses read the operand of a transpose; None if one cannot."""
     states: dict[Value, State] = {}
     edits: list[Edit] = []
     operand_states: dict[Node, dict[str, State]] = {}
@@ -101,6 +100,7 @@ def _edit(node: Node, operand_states: States) -> Edit | None:
     """Returns what becomes of a node; None where it cannot read such operands."""
     if node.op in ("output", "foreign") or node.bodies or node.stages or node.inner:
         return None
+    # Scales next to a value may be along an axis, which would have to move with it.
     if any(spec(node.op).is_companion(slot) for slot in node.operands):
         return None
     first = next(iter(operand_states.values()))
@@ -132,7 +132,7 @@ def _is_same_order(a: Reordered, b: Reordered) -> bool:
 
 
 def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Returns what is said the same, or with its axes renamed, in any order of axes."""
+    """Edits an op that works in any order of axes: its attributes name the moved axes."""
     restoring = inverse(perm)
     if node.op in SPATIAL:
         return None
@@ -142,6 +142,7 @@ def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | Non
     constants: dict[str, Array] = {}
     for slot in moved.slots - set(operand_states):
         value = node.operands[slot]
+        # A scalar is the same in any order of axes.
         if value.type.rank == 0:
             continue
         array = None if value.constant is None else permuted_array(value.constant, restoring)
@@ -153,11 +154,13 @@ def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | Non
 
 def _transpose_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     order = int_list(node.attrs["perm"])
+    # The two transposes become one, whose result is what it was: nothing has to be followed
+    # further.
     return None if node.schemes else Edit(node, {"perm": composed(perm, order)})
 
 
 def _reduce_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Returns a reduction; axes that it takes out are taken out of the transpose."""
+    """Renames the axes of a reduction, and removes them from the transpose."""
     if node.attrs["keep"] is True:
         return (
             _permuted_edit(node, operand_states, perm)
@@ -170,6 +173,7 @@ def _reduce_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
         a % len(perm)
         for a in ((listed_axes,) if isinstance(listed_axes, int) else int_list(listed_axes))
     }
+    # No axes means all: one element is left, however they stood.
     if name == "axes" and not reduced:
         return Edit(node)
     axes = sorted(perm[a] for a in reduced)
@@ -222,6 +226,8 @@ def _reshape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None
         return Edit(node, {"axis": matrix_shapes.index(reshaped_x.shape)}, result=state)
     constant = node.operands["shape"].constant
     if constant is not None and reshaped_x.shape == out.shape:
+        # A 0 in a reshape's sizes copies the size of that axis of what it reads, which may be
+        # another now.
         zeros = np.flatnonzero(constant.data == 0)
         copied = () if node.attrs["allow_zero"] else tuple(int(i) for i in zeros)
         if all(source_shape[i] == x.type.shape[i] for i in copied):
@@ -234,13 +240,14 @@ def sizes_of(shape: dims.Shape) -> Array | None:
     """Returns the constant that makes a reshape make this shape; None where two sizes are no
     numbers."""
     sizes = [size if isinstance(size, int) else -1 for size in shape]
+    # Next to a size of 0 any number would fit where -1 asks for one.
     if sizes.count(-1) > 1 or 0 in sizes:
         return None
     return Array.of(np.array(sizes, np.int64))
 
 
 def _shape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Sizes of axes that are where they stood."""
+    """Keeps a shape op whose axes the transpose does not move."""
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, int)
     axes = range(len(perm))[slice(start, end if isinstance(end, int) else None)]
@@ -248,7 +255,7 @@ def _shape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
 
 
 def _linear_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
-    """Returns a product along the last axis, which stays the last."""
+    """Keeps a product along the last axis, if that axis stays the last."""
     fits = set(operand_states) == {"x"} and perm[-1] == len(perm) - 1
     return Edit(node, result=perm) if fits else None
 
@@ -257,11 +264,12 @@ def _linear_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
 
 
 def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edit | None:
-    """Returns what reads elements in another order along one axis."""
+    """Edits an op that reads elements in another order along one axis."""
     if any(value.type.quant and value.type.quant.granularity for value in node.results):
         return None
     if node.op in _WEIGHT_SLOTS:
         return _product_edit(node, operand_states, state)
+    # The order of elements changes no size.
     if node.op == "shape":
         return Edit(node)
     if node.op == "batch_norm" and set(operand_states) == {"x"}:
@@ -269,6 +277,7 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
         rank = node.result.type.rank
         if not isinstance(axis, int) or axis % rank != state.axis:
             return None
+        # gamma, beta, mean and var have the axis of channels alone.
         slots = {slot: 0 for slot in node.operands if slot != "x"}
         return _with_reordered_constants(node, slots, state)
     if len(node.results) != 1:  # such as split, whose parts have orders of their own
@@ -284,6 +293,7 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
     for slot in set(node.operands) - set(operand_states):
         value = node.operands[slot]
         axis = state.axis - rank + value.type.rank
+        # A size of 1 is broadcast, so that its order does not matter.
         if axis >= 0 and value.type.shape[axis] != 1:
             slots[slot] = axis
     return _with_reordered_constants(node, slots, state)
@@ -316,7 +326,7 @@ def _reordered_constant(array: Array | None, axis: int, state: Reordered) -> Arr
 
 
 def _product_edit(node: Node, operand_states: States, state: Reordered) -> Edit | None:
-    """Returns a product that sums along the axis: its weights come into the order."""
+    """Reorders the weights of a product that sums along the axis."""
     x, w = _WEIGHT_SLOTS[node.op]
     value, rank = node.operands[w], node.operands[x].type.rank
     if set(operand_states) != {x} or state.axis != rank - 1 or node.attrs.get("trans_a") is True:

@@ -42,11 +42,13 @@ class Raised:
 
 
 def reshape_without_transpose(value: Value, perm: Perm) -> Raised | None:
-    """Returns what makes a value with its axes in that order, if anything makes it by reshaping."""
+    """Returns the reshape or unsqueeze that makes a value in that order of axes; None if none
+    does."""
     node = value.node
     if node.op not in RESHAPES or node.schemes or is_identity(perm):
         return None
     x = node.operands["x"].type
+    # Scales along an axis would have to follow their axis through the reshape.
     if any(kind.quant and kind.quant.granularity for kind in (x, value.type)):
         return None
     if node.op == "unsqueeze":
@@ -86,11 +88,13 @@ class Passing:
     def _may(self, *nodes: Node) -> bool:
         if may(self.name, "through", *nodes):
             return True
+        # Rounds repeat until nothing moves: a refusal would be asked for again in each.
         self.skipped.add(nodes[0])
         return False
 
     def _remove_after_reshape(self, node: Node) -> bool:
-        """Takes out a transpose after what only reshapes, where none or another is before that."""
+        """Removes a transpose after a reshape that can make its order, by a transpose before if
+        need be."""
         value = node.operands["x"]
         replacement = reshape_without_transpose(value, int_list(node.attrs["perm"]))
         if replacement is None:
@@ -126,7 +130,7 @@ class Passing:
         return True
 
     def _with_axes_moved(self, node: Node, perm: Perm) -> Value:
-        """Returns what a transpose makes, with its axes in that order."""
+        """Extends a transpose by another order of axes; returns its operand if both cancel."""
         combined = composed(int_list(node.attrs["perm"]), perm)
         if is_identity(combined):
             return node.operands["x"]
@@ -135,11 +139,12 @@ class Passing:
         return node.result
 
     def _remove_before_readers(self, node: Node) -> bool:
-        """Takes out a transpose that all that reads it can do without."""
+        """Removes a transpose whose readers can all be edited to read its operand."""
         edits = plan(node.result.uses, int_list(node.attrs["perm"])) if node.used else None
         if edits is None or not self._may(node, *(edit.node for edit in edits)):
             return False
         for edit in edits:
+            # The same value may be in several slots, as in x + x.
             for slot, value in list(edit.node.operands.items()):
                 if value is node.result:
                     self.graph.set_operand(edit.node, slot, node.operands["x"])
@@ -212,7 +217,7 @@ class Passing:
             self._remove_unused(value.node)
 
     def _remove_unused(self, node: Node) -> None:
-        """Takes out what nobody reads any more, and what only that has read."""
+        """Removes a node that nobody reads, and then the operands that only it read."""
         todo = [node]
         while todo:
             node = todo.pop()

@@ -131,6 +131,7 @@ def clipped_reach(weights: Float64Array, axis: int | None, high: int) -> Float64
 def _error(
     weights: Float64Array, reach: Float64Array, axes: tuple[int, ...] | None, high: int
 ) -> Float64Array:
+    # Channels of zeros alone have no range; by a scale of 1 their error is 0.
     scale = np.where(reach > 0, reach / high, 1.0)
     quantized = np.clip(np.rint(weights / scale), -high, high)
     return np.asarray(np.square(quantized * scale - weights).sum(axis=axes, keepdims=True))

@@ -74,6 +74,7 @@ def plan_dynamic(
         if isinstance(scheme, Scheme):
             chosen[node] = scheme
         reasons[node] = "" if isinstance(scheme, Scheme) else scheme
+    # A rule that hits nothing is a slip of the pen, such as a name of another model.
     require_matching_rules(graph, rules)
     facts = GraphFacts(graph, graphs_with_bodies(graph))
     rule = table.dynamic.rule
@@ -96,6 +97,7 @@ def require_matching_rules(graph: Graph, user_rules: tuple[UserRule, ...]) -> No
 
 def _is_float_by_rule(node: Node, user_rules: tuple[UserRule, ...]) -> bool:
     matching = [rule for rule in user_rules if rule.slot == RESULT and rule.matches(node)]
+    # Later rules win, as in `assign-schemes`.
     return bool(matching) and matching[-1].scheme is None
 
 
@@ -169,6 +171,7 @@ def _weight_scheme(
         and requested[-1].granularity == "channel"
         and not requested[-1].symmetric
     ):
+        # ConvInteger's zero points may be per channel by the standard; onnxruntime takes one alone.
         raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
     return requested[-1]
 
@@ -187,6 +190,7 @@ def _offered_schemes(
     node: Node, entry: OpCapability | None, granularity: str
 ) -> tuple[Scheme, ...]:
     slot = spec(node.op).traits.weight or ""
+    # -128 is left out, so that both ends are equally far from 0.
     default = Scheme(I8, True, "channel", (-127, 127))
     offered = (
         entry.slots.get(slot, ()) if entry is not None and _meets_conditions(node, entry) else ()
@@ -315,8 +319,10 @@ def least_and_greatest(
 ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Returns the least and the greatest element and zero, of each index of an axis or of all."""
     shape = () if axis is None else (floats.shape[axis],)
+    # From zero, which each range contains, so that padding and masks are exact.
     low, high = np.zeros(shape, floats.dtype), np.zeros(shape, floats.dtype)
     other_axes = None if axis is None else tuple(i for i in range(floats.ndim) if i != axis)
+    # Piece by piece: weights may be larger than memory.
     for box in boxes(floats.shape):
         data, index = read_box(floats, box), () if axis is None else box[axis]
         low[index] = np.minimum(low[index], data.min(axis=other_axes, initial=0))
@@ -325,6 +331,7 @@ def least_and_greatest(
 
 
 def _first_reader(value: Value) -> Node:
+    # Before the first reader, so that all others come after the quantize that they share.
     return min((u.node for u in value.uses), key=lambda n: n._rank)
 
 

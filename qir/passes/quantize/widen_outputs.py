@@ -91,6 +91,8 @@ class WidenOutputs(Pass):
             share = float(f"{WIDENING / math.sqrt(rows):.3g}")
             planned = {v for v in scores if v in plans}
             widened = [plan for value in planned for plan in plans[value] if _is_minmax(plan[2])]
+            # Wider types of values far from the scores would cost resolution where nothing is
+            # gained.
             if not widened or not _shares_no_type(planned, plans):
                 continue
             for node, slot, scheme in widened:
@@ -103,7 +105,9 @@ class WidenOutputs(Pass):
     def _rows(self, scores: Value) -> int | None:
         """Returns how many rows of scores were seen: the values by the largest of their axes."""
         summary = self.statistics.get(Key(scores.lineage.tensor, None))
+        # The largest axis is taken for that of classes: layouts put it first or last.
         sizes = [size for size in scores.type.shape[1:] if isinstance(size, int)]
+        # One class has no rival: no argmax can be lost.
         if summary is None or not sizes or max(sizes) < 2:
             return None
         return max(1, summary.count // max(sizes))

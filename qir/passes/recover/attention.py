@@ -138,6 +138,7 @@ def _replace(graph: Graph, match: Match) -> Value:
 
 
 def _attrs(match: Match) -> dict[str, Attr]:
+    # With three axes the op splits the last one into heads: there is one here.
     heads = 1 if match["q"].type.rank == 3 else None
     return {"scale": _scale(match), "heads": heads}
 
@@ -148,6 +149,7 @@ def _has_matching_types(match: Match) -> bool:
     keys = k.with_shape(tuple(k.shape[p] for p in _perm(match)))
     q, v, out = match["q"].type, match["v"].type, match.results[0].type
     batched = q.shape[:-2] == keys.shape[:-2] == v.shape[:-2] == out.shape[:-2]
+    # Sizes are compared and not broadcast: attention has no axis that one of them may lack.
     return batched and q.element == keys.element == v.element == out.element
 
 

@@ -157,4 +157,5 @@ def is_compatible(new: TensorType, old: TensorType) -> bool:
     if new.element != old.element or new.rank != old.rank:
         return False
     pairs = zip(new.shape, old.shape, strict=True)
+    # A size that nobody knows may be any: exporters often leave them out.
     return all(a == b or a is None or b is None for a, b in pairs)

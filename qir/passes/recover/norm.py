@@ -135,6 +135,7 @@ def rms_norm(op: Ops, x: Var, gamma: Var) -> Term:
 def _axis(match: Match) -> int | None:
     """Returns the axis from which on all are averaged, each time."""
     x = match["x"].type
+    # Mean and variance may be written with different ops, but over the same axes.
     nodes = [node for node in match.nodes if node.op in ("reduce_mean", "reduce_sum")]
     axes = {last_axes(node.attrs["axes"], x.rank) for node in nodes}
     axis = axes.pop()
@@ -198,6 +199,7 @@ def _norm(op: str) -> Replacement:
             "x": x,
             **{slot: value for slot, value in parameters.items() if value is not None},
         }
+        # x stands for a gamma that is missing: it has the type of one of ones.
         if not makes_type_of(op, {"gamma": x, **operands}, attrs, match.results[0]):
             return None
         if "gamma" not in operands:

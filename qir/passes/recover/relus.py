@@ -60,6 +60,7 @@ def _adds_up_to_one(match: Match) -> bool:
     try:
         # Above 0 the function is (up + down) * x, which must be x.
         total = up + down
+    # The constants do not broadcast to each other.
     except ValueError:
         return False
     return bool(total.size) and bool(np.all(np.abs(total - 1) <= 1e-6))
@@ -95,6 +96,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     factor = {"halves": 2.0, "turned": -1.0, "slope": 1.0}[name]
     slope = match[name]
     alpha = uniform_number(slope)
+    # One number for all channels: leaky_relu has it as an attribute, and more kernels.
     if alpha is not None:
         attrs = {"alpha": alpha * factor}
         is_suitable = makes_type_of("leaky_relu", {"x": x}, attrs, match.results[0])

@@ -70,6 +70,7 @@ def rotate_neighbours(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
 def _head_size(match: Match) -> int:
     """Returns how many elements a head has; 0 where nobody knows, or it has no pairs."""
     x = match["x"].type
+    # RotaryEmbedding takes (batch, places, heads * size) or (batch, heads, places, size).
     size = x.shape[-1] if x.rank in (3, 4) else None
     return size if isinstance(size, int) and size % 2 == 0 and size > 0 else 0
 
@@ -135,6 +136,7 @@ def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
     if axis % rank != rank - 1 or step < 1:
         return None
     low, high, by = slice(start, end, step).indices(size)
+    # Ends of n - 1 and n name the same elements of x[..., 0::2] where n is even.
     return (low, size if by == 2 and high >= size - 1 and low == 0 else high, by)
 
 
@@ -151,6 +153,7 @@ def _table_layout(
     shape = (1,) * (rank - value.type.rank) + tuple(value.type.shape)
     if len(shape) != rank or value.type.element != x.element or shape[-1] != size:
         return ""
+    # Heads share one table; a table for each head is no operand of the op.
     if shape[-2] != x.shape[-2] or shape[-2] is None or (rank == 4 and shape[1] != 1):
         return ""
     if full_width and not _equal_halves(value, is_declared):
@@ -246,6 +249,8 @@ def _replacement(
         if layout == "rows":
             first = graph.fresh(f"{match.root.name}.first")
             operands["positions"] = graph.constant(np.zeros(1, np.int64), name=first)
+        # With three axes the op asks how many heads the last one holds: here the rotation was of
+        # all of it.
         heads = 1 if match["x"].type.rank == 3 else None
         return graph.add("rotary", operands, {"interleaved": interleaved, "heads": heads}).result
 

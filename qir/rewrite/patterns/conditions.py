@@ -102,6 +102,7 @@ def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
     for name, place in places:
         root = place.near(node)
         ops_text = " or ".join(place.ops)
+        # -1 puts it behind a place at which not even the first condition held.
         not_near = Hindrance(node, f"it is {node.op}, and no {ops_text} stands near", -1)
         report = PassReport(name, place, root, not_near if root is None else place.hindrance(root))
         if report.hindrance is None:

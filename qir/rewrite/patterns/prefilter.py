@@ -58,6 +58,7 @@ def candidates(graph: Graph, patterns: Sequence[Pattern]) -> list[Node]:
     per_table = [view.candidates(t.rows, t.tests, t.needs, t.goals) for t in tables]
     if len(per_table) == 1:
         return per_table[0]
+    # Several tables may find one node; the order of the graph is restored after.
     nodes_found = {node: None for nodes in per_table for node in nodes}
     return sorted(nodes_found, key=lambda node: node._rank)
 
@@ -105,6 +106,8 @@ class _Bits:
 
 def _bits(pattern: Pattern, bits: _Bits) -> _Bits:
     pattern_plan = pattern.plan
+    # An inner node of a match has no readers outside, and so no more uses than the pattern has
+    # edges.
     max_uses = _ANY if pattern_plan.open else pattern_plan.edges
     result_terms = {t.op if isinstance(t, Out) else t for t in pattern.results}
     root = pattern.results[0]
@@ -143,6 +146,7 @@ def _mask(
                 masks.append(_mask(term.start, bits, max_uses, result_terms, top=top))
         case _:
             return 0
+    # One alternative that may be anything makes the whole term anything.
     if not all(masks):
         return 0
     combined = 0
@@ -190,6 +194,7 @@ def _table(bits: _Bits, numbers: dict[str, int]) -> _Table:
     for bit, (ops, _, _) in enumerate(bits.rows):
         for op in dict.fromkeys(ops):
             by_op[numbers[op]].append(bit)
+    # Flat arrays, which the view reads without touching a Python object for each node.
     rows, tests, needs = array("i", [0]), array("i"), array("Q")
     for terms in by_op:
         for bit in terms:

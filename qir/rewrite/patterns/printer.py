@@ -87,6 +87,7 @@ class _Writer:
         return "."
 
     def variable(self, term: Var) -> str:
+        # Conditions of a variable are written once, before the first line that names it.
         if term.name not in self.asked:
             self.asked.add(term.name)
             self.lines += [
@@ -103,6 +104,7 @@ class _Writer:
         )
         # A body is printed as one term, so its nodes cannot have lines and names of their own.
         name = "" if self.within else term.name
+        # Written twice, the same term would be read back as two nodes.
         if not self.within and not name and self.counts.get(term, 0) > 1:
             base = term.ops[0] if isinstance(term, Op) else "group"
             name, number = base, 1
@@ -155,6 +157,7 @@ class _Writer:
     def repeat(self, term: Repeat) -> str:
         # Python makes the name `rounds.flow`, which the text form does not have as a name.
         flow = term.flow.name.replace(".", "_")
+        # Defaults are left out, so that the text of a pattern is printed as it was written.
         name = "" if term.name == "rounds" else f" as {term.name}"
         most = "" if term.most == 1000 else str(term.most)
         start = self.term(term.start)

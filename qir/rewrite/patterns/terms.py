@@ -131,6 +131,7 @@ class Op(Term):
 
     def named(self, name: str) -> Op:
         """Names the node in the match; the default is its op, where that is unique."""
+        # Names are written in the text of a pattern, which has to be read back.
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name for a node of a pattern")
         return replace(self, name=name)
@@ -216,6 +217,7 @@ def key_of(term: Term) -> Key | None:
     """Returns what a match binds for a term; None where it binds nothing."""
     if isinstance(term, Var):
         return term.name
+    # Terms are compared by identity (`eq=False`): two equal ones may match two nodes.
     return term if isinstance(term, Op | Chain | Repeat) else None
 
 

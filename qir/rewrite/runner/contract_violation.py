@@ -38,6 +38,7 @@ def difference(before: Graph, after: Graph) -> NodeDifference | None:
                 return NodeDifference(path, node.name, "is new")
             if _visible_state(old_node) != _visible_state(node):
                 return NodeDifference(path, node.name, "is another", repr(old_node))
+    # What is gone comes last: a node that changed says more than one that it made superfluous.
     for path, part in old.items():
         counterpart = new.get(path)
         for node in part:
@@ -63,6 +64,7 @@ class Claims:
 
     def __call__(self) -> None:
         """To be called before each rewrite, and when the pass has ended."""
+        # The first difference alone: later rewrites may change the node again, and rightly.
         if not self.found and self._current() != self._initial:
             self.found, self.step = True, self.numbering.last
 
@@ -95,12 +97,14 @@ def locate_node(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
 def _parts(graph: Graph) -> dict[str, Graph]:
     """Returns the graph and its bodies by path below it, the graph itself first."""
     by_path = {path.partition("/")[2]: part for path, part in graph.walk()}
+    # `walk` ends with the graph itself.
     return {f"{path}/" if path else "": by_path[path] for path in reversed(by_path)}
 
 
 def _node(graph: Graph, name: str) -> Node | None:
     if graph.has(name):
         return graph[name].node
+    # Nodes without results, such as the output, are no values: they stand near the end.
     return next((n for n in reversed(graph) if not n.results and n.name == name), None)
 
 

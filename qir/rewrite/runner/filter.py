@@ -21,7 +21,8 @@ def allow_all(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
 
 
 def current_filter(graph: GraphLike | None) -> RewriteFilter:
-    """Returns what is asked before each rewrite of a graph: its own filter, or its holder's."""
+    """Returns the filter that is asked before each rewrite: the graph's own, or that of its
+    holder."""
     return (graph.rewrite_filter if graph is not None else None) or allow_all
 
 

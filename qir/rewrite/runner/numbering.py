@@ -38,7 +38,7 @@ class RewriteStep:
 
 @dataclass
 class Numbering:
-    """Who watches a run: `limit` rewrites are done and no more."""
+    """Numbers the rewrites of a run, and allows at most `limit` of them."""
 
     graph: Graph
     limit: int | None = None
@@ -87,12 +87,13 @@ class Numbering:
         self._first, self.nodes, self.path = len(self.steps), (), ""
         self.last_operands = ()
         self._asked = None
+        # A small graph may need more rewrites than it has nodes times this, hence the second term.
         self._most = _REWRITES_PER_NODE * (len(self.graph) + _REWRITES_PER_NODE)
         self._version_at_rewrite = -1
 
     def end(self, by: str, changed: int) -> tuple[RewriteStep, ...]:
-        """Returns the rewrites of the pass that ran; one that asked for none has done one, if
-        any."""
+        """Returns the rewrites of the pass that ran; changes for which none was asked count as
+        one."""
         self._drop_idle_rewrite()
         # A pass that never asks is one rewrite, so that bisection can name it.
         if changed and len(self.steps) == self._first and not self.stopped:
@@ -102,6 +103,7 @@ class Numbering:
     def __call__(self, by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         self._drop_idle_rewrite()
         self.before_rewrite()
+        # Asked before anything is numbered: what is refused is no step.
         if self.full:
             self.stopped = True
             return False
@@ -114,6 +116,7 @@ class Numbering:
                 f"{self._most:,} rewrites were done"
             )
         origins = tuple(dict.fromkeys(o for n in nodes for o in n.origins))
+        # The name is kept as text, as the node may be gone when it is shown.
         number, name = len(self.steps) + 1, f"{self.path}{node.name}"
         self._asked = RewriteStep(number, by, rewrite, name, origins)
         self.steps.append(self._asked)
@@ -131,6 +134,7 @@ def watched(numbering: Numbering, allow: RewriteFilter) -> AbstractContextManage
     """Sets a numbering as the filter of its graph; it numbers what `allow` lets through."""
 
     def ask(by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+        # The caller's filter first: what it refuses must not count towards the limit.
         return allow(by, rewrite, nodes) and numbering(by, rewrite, nodes)
 
     return asking(numbering.graph, ask)

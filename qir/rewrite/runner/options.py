@@ -339,7 +339,7 @@ class _Reader:
         return self.text[start : self.at]
 
     def _skip(self, blanks: str) -> bool:
-        """Passes over these; says whether anything is after them."""
+        """Skips these characters; returns whether any text is left."""
         while self._peek() and self._peek() in blanks:
             self.at += 1
         return self.at < len(self.text)

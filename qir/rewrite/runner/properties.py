@@ -12,7 +12,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 
 Fault: TypeAlias = "tuple[Node | None, str]"
-"""The node that has the property not, and why; no node where it is the graph as a whole."""
+"""The node that lacks the property, and why; no node where the whole graph lacks it."""
 Find: TypeAlias = Callable[[Graph], "Fault | None"]
 """Looks for what a graph lacks; None where it has the property."""
 
@@ -44,6 +44,7 @@ def _quantized_result(node: Node) -> str:
 
 
 def _integer_op(node: Node) -> str:
+    # Inputs and constants hold what is given; of a node with bodies the bodies are looked at.
     if node.op in _QDQ or node.op in ("input", "constant", "output", "requantize") or node.bodies:
         return ""
     quantized = [v for v in (*node.operands.values(), *node.results) if v.type.quant]

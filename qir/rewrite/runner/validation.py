@@ -196,7 +196,7 @@ def _has_default_name(value: Value) -> bool:
 
 
 def _has_default_lineage(value: Value) -> bool:
-    """Returns whether nobody said which tensor it stands for: then its name does."""
+    """Returns whether a value states no tensor that it stands for, so that its name does."""
     return not value.lineage.how and _is_default_name(value.lineage.tensor, value.node.op)
 
 

@@ -31,6 +31,8 @@ def _quantize_constants(graph: Graph, prepared: Preparation) -> int:
             continue
         if quant.dynamic or not quant.storage.is_integer or quant.kind != "uniform":
             continue
+        # What `affine_of` takes no numbers of; such quantizes stay and are computed when the model
+        # runs.
         if quant.has_float_zero or quant.plus is not None:
             continue
         quantized = quantize(
@@ -47,6 +49,7 @@ def _quantize_constants(graph: Graph, prepared: Preparation) -> int:
 def _move_pairs(graph: Graph, prepared: Preparation) -> int:
     """Puts quantize and dequantize on both sides of ops that only move elements."""
     moving, views = prepared.moving, knows_linear(prepared.profile)
+    # There the parts of a split are moved as slices are.
     parts = frozenset({"split"}) if views and "slice" in moving else frozenset()
     return _move_up(graph, moving) + _move_down(graph, moving | parts, weights=not views)
 
@@ -62,6 +65,7 @@ def _move_up(graph: Graph, moving: frozenset[str]) -> int:
         if use is None or use.node.op != "quantize" or x.only_use is None:
             continue
         quant = use.node.result.type.quant
+        # Before a dequantize there is a quantized value already.
         if x.node.op == "dequantize" or x.type.quant or quant is None or not has_one_scale(quant):
             continue
         graph.set_operand(node, "x", put_pair(graph, x, quant, node))

@@ -94,12 +94,13 @@ class Roll(Pass):
         count = 0
         if self.steps:
             count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
+        # After the steps: a scan that was just made may be a layer.
         if self.layers:
             count += sum(self._recover_layers(graph, node, ledger) for node in list(graph))
         return count + (graph.prune() if count else 0)
 
     def _roll(self, graph: Graph, entries: Row, ledger: Ledger) -> int:
-        """Rolls what reads a sequence, forwards and then backwards; says how often."""
+        """Rolls steps that read a sequence, forwards and then backwards; returns how many times."""
         count = 0
         # Backwards too, for the second direction of a bidirectional layer.
         for ordered in (entries, entries[::-1]):
@@ -114,6 +115,8 @@ class Roll(Pass):
                 ledger.add(Change.EXACT, self.name, name, message)
                 count += 1
                 graph.prune()
+                # Several layers may read one sequence; with an entry gone or unused no other one
+                # does.
                 is_complete = all(value.node in graph and value.uses for value in ordered)
                 steps = self._find_steps(graph, ordered) if is_complete and scan.used else None
         return count

@@ -69,6 +69,7 @@ class RecurrentCell:
         w, r = ([getattr(gate, slot) for gate in self.gates] for slot in "wr")
         assert len(self.gates) == len(GATE_COUNTS[self.op])
         hidden = {len(rows) for rows in (*w, *r)}
+        # Gates of several sizes are no layer: its operands stack them as rows of one matrix.
         if len(hidden) != 1:
             return None
         (size,) = hidden
@@ -81,6 +82,7 @@ class RecurrentCell:
         if any(bias is not None for side in bias_sides for bias in side):
             biases = [no_bias if bias is None else bias for side in bias_sides for bias in side]
             operands["bias"] = np.concatenate(biases)[None]
+        # The first three gates of an lstm are i, o and f; g looks at no state.
         if any(gate.peephole is not None for gate in self.gates):
             peepholes = [
                 no_bias if gate.peephole is None else gate.peephole for gate in self.gates[:3]
@@ -399,6 +401,7 @@ class CellReader:
                 if reset is not None and one is not None and other is not None:
                     both = Gate(one.w, other.r, one.w_bias, other.r_bias)
                     return reset, both, True, last
+        # The other form: r multiplies h before the product, which then reads r * h.
         for held in self._products(total):
             whole = self.all_columns(held)
             for r, q in () if whole is None else self._operand_pairs(whole, "mul"):

@@ -89,6 +89,7 @@ def _walk_of_loop(graph: Graph, node: Node) -> _Walk | None:
     counters = {
         i for i in range(state_count) if _is_round_counter(initial[i], body_states[i], outputs[i])
     }
+    # A layer gives no count of its rounds.
     if any(node.results[i].uses for i in counters):
         return None
     round_numbers = {body.inputs[0], *(body_states[i] for i in counters)}
@@ -100,6 +101,7 @@ def _walk_of_loop(graph: Graph, node: Node) -> _Walk | None:
     sequence = outside.get(gathers[0].operands["x"])
     if sequence is None or sequence.type.rank != 3:
         return None
+    # Fewer rounds than entries would leave some unread; a layer reads all.
     if not _is_size(node.operands["count"], sequence.type.shape[0]):
         return None
     states = [i for i in range(state_count) if i not in counters]
@@ -212,6 +214,7 @@ class Layers:
         initial = [walk.initial[walk.body_states.index(state)] for state in cell.states]
         batch = sequence.type.shape[1 - walk.axis]
         axis = 1 if walk.axis else 0
+        # Without initial states a layer begins with zeros: they are left out where that is so.
         if not all(_is_zero_state(start, batch) for start in initial):
             for slot, value in zip(("h0", "c0"), initial, strict=False):
                 expanded = graph.add("unsqueeze", {"x": value}, {"axes": (axis,)}, before=node)
@@ -243,8 +246,10 @@ def find_layers(graph: Graph, node: Node) -> Layers | None:
         if next_cell is None or weights is None:
             return None
         cells.append((next_cell[0], weights))
+        # The next layer reads what this one gives in the same step.
         x, remaining = next_cell[0].outputs[0], [i for i in remaining if i not in next_cell[1]]
     outputs = {cell.outputs[0] for cell, _ in cells}
+    # Layers stack their outputs alone: a gate or an inner state that is read keeps the scan.
     if any(part not in outputs and result.uses for part, result in walk.parts):
         return None
     return Layers(node, walk, tuple(cells))

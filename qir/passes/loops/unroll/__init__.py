@@ -79,6 +79,8 @@ class Unroll(Pass):
         if steps is None or not steps.count:
             return False
         name, op = node.name, node.op
+        # Counted before anything is written: a loop of a million rounds would fill the memory
+        # first.
         if steps.nodes > self.limit:
             if self.keep_large:
                 return False
@@ -97,8 +99,9 @@ class Unroll(Pass):
 
 
 def _run_count(graph: Graph, node: Node) -> RunCount | None:
-    """Returns how often it runs, and what that makes; None where nobody knows, or it cannot be
-    said."""
+    """Returns how often a node runs and how many nodes that makes; None if it cannot be
+    unrolled."""
+    # Plans and inner types are those of the whole node: a single round has no slot for them.
     if node.schemes or node.inner:
         return None
     if node.op in RECURRENT_OPS:
@@ -135,6 +138,7 @@ def _is_constant_true(value: Value) -> bool:
 def _scan_length(node: Node) -> int | None:
     values = node.variadic("ss")
     sizes = [v.type.shape[a] for v, a in zip(values, _axes(node, "axes", values), strict=True)]
+    # All sequences of a scan have one length, so that one known size says all.
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
@@ -163,7 +167,7 @@ def _can_slice_and_join(node: Node, body: Graph) -> bool:
 
 
 def _write_rounds(graph: Graph, node: Node, count: int) -> list[Value | None]:
-    """Writes the rounds before a loop or scan; gives what stands for its results."""
+    """Adds the rounds before a loop or scan; returns the values that replace its results."""
     body, carried = graph.body(node), node.variadic("vs")
     sequences, captured = node.variadic("ss"), node.variadic("xs")
     axes = _axes(node, "axes", sequences)
@@ -225,7 +229,7 @@ def _join_parts(graph: Graph, node: Node, parts: list[Value], axis: int) -> Valu
 
 
 def _replace_node(graph: Graph, node: Node, replacements: list[Value | None]) -> None:
-    """Gives uses, names and lineage to what comes instead, and takes the node out."""
+    """Removes a node; its replacements get its uses, names and lineage."""
     operands = frozenset(node.operands.values())
     old_names = [(old.name, old.lineage) for old in node.results]
     for old, new in zip(node.results, replacements, strict=True):
