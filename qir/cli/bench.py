@@ -158,8 +158,8 @@ def open_sizes(texts: Sequence[str]) -> dict[str, int]:
     out = {}
     for text in texts:
         name, equals, number = text.partition("=")
-        # Eleven digits decide: int() raises for words of many thousand.
-        if not equals or not number.isdecimal() or not 0 < int(number[:11]) <= shared.MAX_COUNT:
+        # Long words are refused unread: int() raises for those of many thousand digits.
+        if not equals or not number.isdecimal() or len(number) > 11 or not 0 < int(number) <= shared.MAX_COUNT:
             raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
         out[name] = int(number)
     return out
