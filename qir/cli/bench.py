@@ -159,7 +159,8 @@ def open_sizes(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         name, equals, number = text.partition("=")
         # Long words are refused unread: int() raises for those of many thousand digits.
-        if not equals or not number.isdecimal() or len(number) > 11 or not 0 < int(number) <= shared.MAX_COUNT:
+        is_count = number.isdecimal() and len(number) <= len(str(shared.MAX_COUNT))
+        if not equals or not is_count or not 0 < int(number) <= shared.MAX_COUNT:
             raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
         out[name] = int(number)
     return out
