@@ -1,17 +1,19 @@
 """Speed of the kernels by layer, and of the steps of whole networks, on each instruction set.
 
-python benchmarks/kernels/bench_kernels.py [--threads N] [--isa NAME]
+python benchmarks/kernels/bench_kernels.py [--threads N] [--isa NAME] [--peak]
 """
 
 import argparse
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks
+import peak
 
 from qir._kernels._cpu import Plan, isa
 
@@ -21,18 +23,35 @@ LAYERS = {  # height, width, channels, output channels, window, stride, groups
     "product 128x768x768": (128, 1, 768, 768, 1, 1, 1),
     "product 1x1000x1280": (1, 1, 1280, 1000, 1, 1, 1),
     "1x1 64-64 @56": (56, 56, 64, 64, 1, 1, 1),
+    "1x1 16-96 @112": (112, 112, 16, 96, 1, 1, 1),
     "1x1 24-144 @56": (56, 56, 24, 144, 1, 1, 1),
     "1x1 320-1280 @7": (7, 7, 320, 1280, 1, 1, 1),
     "3x3 64-64 @56": (56, 56, 64, 64, 3, 1, 1),
     "3x3 512-512 @7": (7, 7, 512, 512, 3, 1, 1),
     "7x7/2 3-64 @224": (224, 224, 3, 64, 7, 2, 1),
     "3x3/2 3-32 @224": (224, 224, 3, 32, 3, 2, 1),
+    "grouped 3x3 128-128 /32 @56": (56, 56, 128, 128, 3, 1, 32),
     "depthwise 3x3 32 @112": (112, 112, 32, 32, 3, 1, 32),
     "depthwise 3x3 64 @112": (112, 112, 64, 64, 3, 1, 64),
     "depthwise 3x3/2 96 @112": (112, 112, 96, 96, 3, 2, 96),
     "depthwise 3x3 384 @14": (14, 14, 384, 384, 3, 1, 384),
     "depthwise 5x5 240 @14": (14, 14, 240, 240, 5, 1, 240),
 }
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What the cores can do at most."""
+
+    multiply_adds: float
+    bytes_read: float
+    """A second, of the weights of the product with a vector."""
+
+    def share(self, name: str, macs: int, weights: int, seconds: float) -> str:
+        """Returns the share of what bounds a layer: reading, where each weight is used once."""
+        if macs == weights:
+            return f"{weights / seconds / self.bytes_read:5.0%} of what can be read"
+        return f"{macs / seconds / self.multiply_adds:5.0%} of the peak"
 
 
 def best(plan: Plan, arrays: list[np.ndarray], threads: int, seconds: float = 0.3) -> float:
@@ -45,7 +64,7 @@ def best(plan: Plan, arrays: list[np.ndarray], threads: int, seconds: float = 0.
     return shortest
 
 
-def layer(name: str, kind: str, threads: int) -> None:
+def layer(name: str, kind: str, threads: int, peaks: Peaks | None) -> None:
     h, w, c, out, kernel, stride, groups = LAYERS[name]
     pad = kernel // 2
     oh, ow = ((v + 2 * pad - kernel) // stride + 1 for v in (h, w))
@@ -67,7 +86,9 @@ def layer(name: str, kind: str, threads: int) -> None:
     )
     macs = oh * ow * out * c // groups * kernel * kernel
     seconds = best(plan, [], threads)
-    print(f"  {name:26s} {seconds * 1e6:10.1f} us {macs / seconds / 1e9:8.1f} GMAC/s", flush=True)
+    share = "" if peaks is None else f" {peaks.share(name, macs, weight.size, seconds)}"
+    rate = f"{macs / seconds / 1e9:8.1f} GMAC/s"
+    print(f"  {name:28s} {seconds * 1e6:10.1f} us {rate}{share}", flush=True)
 
 
 def network(name: str, kind: str, threads: int, profile: bool) -> None:
@@ -76,7 +97,7 @@ def network(name: str, kind: str, threads: int, profile: bool) -> None:
     arrays = [np.zeros(net.sizes[0] // 4, np.float32), np.zeros(net.sizes[-1] // 4, np.float32)]
     seconds = best(plan, arrays, threads, 1.5)
     rate = net.macs / seconds / 1e9
-    print(f"  {name:26s} {seconds * 1e3:10.3f} ms {rate:8.1f} GMAC/s", flush=True)
+    print(f"  {name:28s} {seconds * 1e3:10.3f} ms {rate:8.1f} GMAC/s", flush=True)
     if not profile:
         return
     for _ in range(50):
@@ -85,16 +106,30 @@ def network(name: str, kind: str, threads: int, profile: bool) -> None:
         print(f"    {total / 50 * 1e6:8.1f} us  {kernel:12s} {step}")
 
 
+def measured_peaks(threads: int) -> Peaks:
+    """Measures the peaks with instructions alone, and prints them."""
+    library = peak.compiled()
+    _, _, width, height, *_ = LAYERS["product 1x1000x1280"]
+    alone = peak.multiply_adds(library)
+    found = alone if threads == 1 else peak.multiply_adds(library, threads)
+    peaks = Peaks(found, peak.bytes_read(library, height * width) * threads)
+    print(f"peak: {found / 1e9:.1f} GMAC/s, {found / alone:.2f} times one thread's", flush=True)
+    print(f"read: {peaks.bytes_read / 1e9:.1f} GB/s of {height * width / 1e6:.1f} MB", flush=True)
+    return peaks
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isa", choices=isa(), action="append")
     parser.add_argument("--profile", action="store_true", help="the slowest steps of each network")
+    parser.add_argument("--peak", action="store_true", help="shares of what the cores can do")
     options = parser.parse_args()
+    peaks = measured_peaks(options.threads) if options.peak else None
     for kind in options.isa or isa():
         print(f"{kind}, {options.threads} threads")
         for name in LAYERS:
-            layer(name, kind, options.threads)
+            layer(name, kind, options.threads, peaks)
         for name in ("mobilenetv2", "resnet50"):
             network(name, kind, options.threads, options.profile)
 
