@@ -68,8 +68,8 @@ def checked_methods(kind: type[R]) -> type[R]:
     return kind
 
 
-def require_counts(least: int = 1, **counts: int | None) -> None:
-    """Raises UsageError for a count, given by the name of its argument, that is less."""
+def require_counts(counts: Mapping[str, int | None], least: int = 1) -> None:
+    """Raises UsageError for a count of these, by the names of their arguments, that is less."""
     for name, count in counts.items():
         if count is not None and count < least:
             raise UsageError(f"{name} is {count}: give a whole number from {least}")

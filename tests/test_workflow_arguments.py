@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,15 @@ import pytest
 import qir
 from qir.errors import UsageError
 from qir.ir.graph import Graph
-from qir.workflows import SampleData, calibrate_model, quantize_model, run_model
+from qir.workflows import (
+    SampleData,
+    benchmark_model,
+    calibrate_model,
+    certify_model,
+    compare_engines,
+    quantize_model,
+    run_model,
+)
 from tests.cli.models import images, network
 
 
@@ -56,3 +65,29 @@ def test_sample_data_hold_at_least_one_sample(name: str) -> None:
 def test_feeds_have_no_batches() -> None:
     with pytest.raises(UsageError, match="each file as one run"):
         SampleData("data.npy", batch=2, feeds=True)
+
+
+@pytest.mark.parametrize("name", ["runs", "threads", "batch", "sizes"])
+def test_benchmarks_count_from_one(quantized: Graph, name: str) -> None:
+    given: dict[str, Any] = {name: {"batch": 0} if name == "sizes" else 0}
+    counted = "batch" if name == "sizes" else name
+    with pytest.raises(UsageError, match=f"^{counted} is 0: give a whole number from 1$"):
+        benchmark_model(quantized, engines=("cpu",), **given)
+
+
+def test_no_function_runs_on_no_thread(model: Graph, folder: Path, tmp_path: Path) -> None:
+    data, output = folder / "data.npy", tmp_path / "made"
+    with pytest.raises(UsageError, match="threads is 0"):
+        calibrate_model(model, data, output, threads=0)
+    with pytest.raises(UsageError, match="threads is 0"):
+        quantize_model(model, output, data=data, threads=0)
+    with pytest.raises(UsageError, match="threads is 0"):
+        run_model(model, data, threads=0)
+    with pytest.raises(UsageError, match="threads is 0"):
+        compare_engines(model, data, engines=("cpu",), threads=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_certificates_nudge_by_one_ulp_at_least(quantized: Graph) -> None:
+    with pytest.raises(UsageError, match="most is 0"):
+        certify_model(quantized, most=0)

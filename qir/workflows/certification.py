@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qir.arguments import checked
+from qir.arguments import checked, require_counts
 from qir.inspect.certificates import MAX_NUDGE_ULPS, Certificate, certify
 from qir.inspect.releases import Disagreement, disagreements, siblings
 from qir.ir.graph import Graph
@@ -45,6 +45,7 @@ def certify_model(
     Profiles are named, or given as `.toml` files; `layer` certifies one alone. Raises as
     `qir.certify`.
     """
+    require_counts({"most": most})
     # A profile that is named twice, or once by its name and once by its file, is compared once.
     compared = {each.name: each for each in (read_profile_for(graph, text) for text in profiles)}
     certificates = certify(graph, tuple(compared.values()), layer=layer, most=most, isa=isa)

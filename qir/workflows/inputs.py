@@ -56,7 +56,7 @@ class SampleData:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
-        require_counts(limit=self.limit, batch=self.batch)
+        require_counts({"limit": self.limit, "batch": self.batch})
         require_whole(self.feeds, self.batch)
 
     def first(self, graph: Graph, most: int) -> Tensors | None:
