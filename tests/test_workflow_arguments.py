@@ -12,15 +12,19 @@ import pytest
 import qir
 from qir.errors import UsageError
 from qir.ir.graph import Graph
+from qir.ledger import Ledger
 from qir.workflows import (
     SampleData,
     benchmark_model,
     calibrate_model,
     certify_model,
     compare_engines,
+    group_model,
+    optimize_model,
     quantize_model,
     run_model,
 )
+from tests.cli.command import qir as command
 from tests.cli.models import images, network
 
 
@@ -91,3 +95,38 @@ def test_no_function_runs_on_no_thread(model: Graph, folder: Path, tmp_path: Pat
 def test_certificates_nudge_by_one_ulp_at_least(quantized: Graph) -> None:
     with pytest.raises(UsageError, match="most is 0"):
         certify_model(quantized, most=0)
+
+
+def test_groups_are_written_to_files_that_keep_them(quantized: Graph, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="groups are kept in"):
+        group_model(quantized, "ort-1.31", tmp_path / "grouped.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_have_the_journal_that_those_of_commands_have(folder: Path, tmp_path: Path) -> None:
+    model, quantized, data = (folder / name for name in ("model.onnx", "q.onnx", "data.npy"))
+    for words in (
+        f"quantize {model} --data {data} -o {tmp_path}/quantize.qir",
+        f"opt {model} -p fold-batch-norm -o {tmp_path}/opt.qir",
+        f"group {quantized} --as ort-1.31 -o {tmp_path}/group.qir",
+    ):
+        assert (done := command(*words.split())).status == 0, done
+    made, ledgers = {}, {name: Ledger() for name in ("quantize", "opt", "group")}
+    for name, ledger in ledgers.items():
+        graph = qir.load(quantized if name == "group" else model, ledger=ledger)
+        made[name] = tmp_path / f"{name}_made.qir"
+        if name == "quantize":
+            quantize_model(graph, made[name], data=data, name=str(model), ledger=ledger)
+        elif name == "opt":
+            optimize_model(graph, "fold-batch-norm", made[name], ledger=ledger)
+        else:
+            group_model(graph, "ort-1.31", made[name], ledger=ledger)
+        assert made[name].read_bytes() == (tmp_path / f"{name}.qir").read_bytes(), name
+
+
+def test_profiles_are_one_text_or_several(quantized: Graph) -> None:
+    named = certify_model(quantized, "ort-1.31, tflite-2.21.xnnpack")
+    assert named.profiles == ("ort-1.31", "tflite-2.21.xnnpack")
+    assert named == certify_model(quantized, named.profiles)
+    with pytest.raises(UsageError, match="two profiles or more are compared"):
+        certify_model(quantized, "ort-1.31")

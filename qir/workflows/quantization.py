@@ -108,6 +108,7 @@ def quantize_model(
     Raises UsageError where nothing of the model can become integer, or the recipe does not go with
     the rest; DataError for data and labels that do not fit.
     """
+    journal = journal if journal is not None else Journal()
     require_counts({"threads": threads})
     require_counts(sizes or {})
     recipe, data, check = recipe or Recipe(), SampleData.of(data), SampleData.of(check)
