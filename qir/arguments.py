@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from qir.errors import ArgumentError
+from qir.errors import ArgumentError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +66,13 @@ def checked_methods(kind: type[R]) -> type[R]:
         if isinstance(member, FunctionType) and (name[0] != "_" or name == "__getitem__"):
             setattr(kind, name, checked(member))
     return kind
+
+
+def require_counts(counts: Mapping[str, int | None], least: int = 1) -> None:
+    """Raises UsageError for a count of these, by the names of their arguments, that is less."""
+    for name, count in counts.items():
+        if count is not None and count < least:
+            raise UsageError(f"{name} is {count}: give a whole number from {least}")
 
 
 def _refused(function: Callable[..., object], name: str, argument: object) -> ArgumentError:
@@ -163,4 +170,4 @@ def _several(kind: type, element: Fits | None) -> Fits:
     return fits
 
 
-__all__ = ["checked", "checked_methods"]
+__all__ = ["checked", "checked_methods", "require_counts"]

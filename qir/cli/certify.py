@@ -69,8 +69,7 @@ def certify(
     """
     from qir.workflows import certify_model
 
-    names = [name.strip() for name in profiles.split(",") if name.strip()]
-    certified = certify_model(open_model(model), names, layer=layer, most=most, isa=isa)
+    certified = certify_model(open_model(model), profiles, layer=layer, most=most, isa=isa)
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(

@@ -64,15 +64,13 @@ def group(
     computes in float32 in an order of its own, with the bits of the tensors, and by how many steps
     a result may differ; doubts are nodes that the runtime may load in a way not predicted.
     """
-    from qir.errors import UsageError
     from qir.inspect.float_sums import float_sums_text
     from qir.ledger import Ledger
-    from qir.qir_files import SUFFIX, read_journal
-    from qir.workflows.grouping import group_model
+    from qir.qir_files import read_journal
+    from qir.workflows.grouping import group_model, require_kept_groups
 
     require_distinct_files([model], [output])
-    if output.suffix.lower() != SUFFIX:
-        raise UsageError(f"{output}: groups are kept in .qir files; qir convert writes others")
+    require_kept_groups(output)
     claim_model(output, DEFAULT_TARGET, None, force=force)
     ledger, journal = Ledger(), read_journal(model)
     graph = open_model(model, ledger)

@@ -253,7 +253,6 @@ def all_rules(rules: Sequence[str], floats: Sequence[str]) -> tuple[str, ...]:
 
 def require_whole(feeds: bool, batch: int | None) -> None:
     """Raises UsageError where complete feeds should be put into batches."""
-    from qir.errors import UsageError
+    from qir.workflows.inputs import require_whole as require
 
-    if feeds and batch is not None:
-        raise UsageError("--feeds takes each file as one run: leave --batch out")
+    require(feeds, batch)

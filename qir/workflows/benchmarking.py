@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from qir.arguments import checked
+from qir.arguments import checked, require_counts
 from qir.calibration.runner import input_specs
 from qir.errors import DataError, InputError, Refused, UsageError
 from qir.inspect.timing import Timing, time_interleaved
@@ -66,6 +66,9 @@ def benchmark_model(
     and with `strict` a node that no kernel computes is refused. Engines that do not take the model
     are left out; what the first of them raises is raised where none takes it.
     """
+    require_counts({"batch": batch, "runs": runs, "threads": threads})
+    require_counts(sizes or {})
+    require_counts({"seed": seed}, least=0)
     # No runtime owns a .qir file: an engine is then given the graph.
     place = Path(file) if file is not None else Path(f"{graph.name}.qir")
     inputs = _inputs(graph, SampleData.of(data), batch, seed, sizes or {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qir import pipeline
-from qir.arguments import checked
+from qir.arguments import checked, require_counts
 from qir.atomic import claim
 from qir.calibration import Statistics
 from qir.errors import DataError, InputError, UsageError
@@ -43,6 +43,7 @@ def calibrate_model(
     leaves; `resume` are the statistics to continue from (`saved_statistics`). Raises DataError for
     data that do not fit, UsageError for an existing file unless `force`.
     """
+    require_counts({"threads": threads})
     place, samples = Path(output), SampleData.of(data)
     assert samples is not None
     part = part_of(place)

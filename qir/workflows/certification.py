@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qir.arguments import checked
+from qir.arguments import checked, require_counts
 from qir.inspect.certificates import MAX_NUDGE_ULPS, Certificate, certify
 from qir.inspect.releases import Disagreement, disagreements, siblings
 from qir.ir.graph import Graph
@@ -34,7 +34,7 @@ class CertifiedModel:
 @checked
 def certify_model(
     graph: Graph,
-    profiles: Iterable[str] = (),
+    profiles: str | Iterable[str] = (),
     *,
     layer: str | None = None,
     most: int = MAX_NUDGE_ULPS,
@@ -42,9 +42,12 @@ def certify_model(
 ) -> CertifiedModel:
     """Proves bounds of the sums of a model's layers, and where profiles agree on every sum.
 
-    Profiles are named, or given as `.toml` files; `layer` certifies one alone. Raises as
-    `qir.certify`.
+    Profiles are named, or given as `.toml` files, in a list or one text with commas; `layer`
+    certifies one alone. Raises as `qir.certify`.
     """
+    require_counts({"most": most})
+    if isinstance(profiles, str):
+        profiles = [name.strip() for name in profiles.split(",") if name.strip()]
     # A profile that is named twice, or once by its name and once by its file, is compared once.
     compared = {each.name: each for each in (read_profile_for(graph, text) for text in profiles)}
     certificates = certify(graph, tuple(compared.values()), layer=layer, most=most, isa=isa)

@@ -10,12 +10,14 @@ from qir import pipeline
 from qir.analysis.claims import BASIS
 from qir.analysis.kernel_groups import is_float
 from qir.arguments import checked
+from qir.errors import UsageError
 from qir.inspect.float_sums import FloatSum, float_sums
 from qir.inspect.left_float import FloatOp, PredictedKernel, ops_left_float, predicted_kernels
 from qir.ir.graph import Graph
 from qir.ledger import Change, Entry, Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import read_profile_for
+from qir.qir_files import SUFFIX
 from qir.rewrite import Report
 from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.numbering import RewriteStep
@@ -54,9 +56,12 @@ def group_model(
 ) -> GroupedModel:
     """Groups the ops that the runtime of a profile computes as one kernel; writes a `.qir` file.
 
-    A float model is folded first, as for quantizing; no number of it changes.
+    A float model is folded first, as for quantizing; no number of it changes. Raises UsageError for
+    an output of another kind.
     """
+    require_kept_groups(output)
     ledger = ledger if ledger is not None else Ledger()
+    journal = journal if journal is not None else Journal()
     reports: list[Report] = []
     wanted = Group(profile)
     real, read = is_float(graph), len(ledger)
@@ -90,3 +95,9 @@ def group_model(
         left,
         tuple(float_sums(done, 0)) if left and not real else (),
     )
+
+
+def require_kept_groups(output: str | Path) -> None:
+    """Raises UsageError for a file of another kind than `.qir`, which would lose the groups."""
+    if Path(output).suffix.lower() != SUFFIX:
+        raise UsageError(f"{output}: groups are kept in .qir files; qir convert writes others")

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qir.analysis.index_inputs import index_limit, is_mask
+from qir.arguments import require_counts
 from qir.calibration import Preprocess, open_data, open_feeds
 from qir.calibration.data import DataSource, first_batch
 from qir.calibration.rows import open_npy, open_npz
@@ -40,6 +42,23 @@ class SampleData:
     """Whether each file holds the complete inputs of one run."""
     preprocess: Preprocess | str | Path | None = None
 
+    if TYPE_CHECKING:  # no annotation of a field says that it takes a text too
+
+        def __init__(
+            self,
+            path: str | Path,
+            labels: str | Path | None = None,
+            limit: int | None = None,
+            batch: int | None = None,
+            feeds: bool = False,
+            preprocess: Preprocess | str | Path | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        require_counts({"limit": self.limit, "batch": self.batch})
+        require_whole(self.feeds, self.batch)
+
     def first(self, graph: Graph, most: int) -> Tensors | None:
         """Returns the first samples as inputs of one run; None where they fill no batch."""
         inputs = input_specs(graph)
@@ -69,7 +88,7 @@ class SampleData:
     @classmethod
     def of(cls, data: SampleData | str | Path | None) -> SampleData | None:
         """Returns the data; a path alone is all samples of it."""
-        return cls(Path(data)) if isinstance(data, str | Path) else data
+        return cls(data) if isinstance(data, str | Path) else data
 
 
 def given_defaults(graph: Graph, data: Path) -> dict[str, Tensor]:
@@ -103,7 +122,6 @@ def batches(graph: Graph, samples: SampleData | None) -> Iterable[Tensors]:
             first_inputs = ", ".join(f"{v.name} {v.type}" for v in graph.inputs[:FIRST])
             raise UsageError(f"--data is missing: the model takes {first_inputs}")
         return [{}]
-    require_whole(samples.feeds, samples.batch)
     require_inputs(samples.path, graph)
     default_arrays = given_defaults(graph, samples.path)
     if not graph.inputs:

@@ -40,6 +40,7 @@ def optimize_model(
     Nothing is written where a pass fails, or moves a tensor of the samples too far.
     """
     ledger = ledger if ledger is not None else Ledger()
+    journal = journal if journal is not None else Journal()
     made = pipeline.optimize(
         graph,
         passes,

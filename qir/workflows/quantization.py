@@ -12,7 +12,7 @@ from qir import evaluating, pipeline
 from qir.analysis.decisions import ALREADY_QUANTIZED, Plan, with_float_reasons
 from qir.analysis.masks import MASKED
 from qir.analysis.quantized_regions import quantized_values
-from qir.arguments import checked
+from qir.arguments import checked, require_counts
 from qir.calibration import Statistics, parse_rule
 from qir.errors import DataError, InputError, UsageError
 from qir.inspect.quantization_check import QuantizationCheck
@@ -78,12 +78,12 @@ def quantize_model(
     output: str | Path,
     recipe: Recipe | None = None,
     *,
-    data: SampleData | None = None,
+    data: SampleData | str | Path | None = None,
     statistics: Statistics | str | Path | None = None,
     dynamic: bool = False,
     weights: str | None = None,
     goal: Goal | None = None,
-    check: SampleData | None = None,
+    check: SampleData | str | Path | None = None,
     metrics: Sequence[str] = (),
     format: str | None = None,
     opset: int | None = None,
@@ -108,7 +108,10 @@ def quantize_model(
     Raises UsageError where nothing of the model can become integer, or the recipe does not go with
     the rest; DataError for data and labels that do not fit.
     """
-    recipe = recipe or Recipe()
+    journal = journal if journal is not None else Journal()
+    require_counts({"threads": threads})
+    require_counts(sizes or {})
+    recipe, data, check = recipe or Recipe(), SampleData.of(data), SampleData.of(check)
     require_recipe(recipe, data=data is not None, dynamic=dynamic, weights=weights)
     if isinstance(statistics, str | Path):
         statistics = _finished(Path(statistics))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qir.arguments import checked
+from qir.arguments import checked, require_counts
 from qir.atomic import claim, replacing
 from qir.calibration.data import data_files
 from qir.errors import DataError, UsageError
@@ -98,6 +98,7 @@ def run_model(
 
     Raises UsageError for options that do not go together, DataError for data that do not fit.
     """
+    require_counts({"threads": threads})
     samples, results_file = SampleData.of(data), Path(output) if output is not None else None
     _require_options([engine], results_file, values, isa, force=force)
     runs = [named_engine(engine, graph, _file_of(graph, file), threads, values=values, isa=isa)]
@@ -136,6 +137,7 @@ def compare_engines(
 
     The other arguments are those of `run_model`, and so are the errors.
     """
+    require_counts({"threads": threads})
     first, second = _two(engines)
     chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
     _require_options([first, second], None, (), isa, force=False)
