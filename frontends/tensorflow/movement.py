@@ -13,6 +13,9 @@ from qir.ir.node import Value
 
 from .call import KeepNode, NodeCall
 
+_MOST_PARTS = 1 << 16
+"""Results of a node, at most: a damaged file may ask for any number."""
+
 
 def _reshape(call: NodeCall) -> Value:
     return add_reshape(call, call[0], call[1])
@@ -114,6 +117,8 @@ def _pack(call: NodeCall) -> Value:
 def _unpack(call: NodeCall) -> Sequence[Value]:
     x, axis, count = call[0], call.integer("axis"), call.integer("num")
     axis += x.type.rank if axis < 0 else 0
+    if not 0 < count <= _MOST_PARTS:
+        raise KeepNode(f"it has {count} results; 1 to {_MOST_PARTS} are read")
     parts = call.add_many("split", {"x": x}, {"sizes": (1,) * count, "axis": axis})
     return [call.add("squeeze", {"x": part}, {"axes": (axis,)}) for part in parts]
 
@@ -122,7 +127,7 @@ def _split(call: NodeCall) -> Sequence[Value]:
     x, count = call[1], call.integer("num_split")
     axis = call.axis(0, x.type.rank)
     size = x.type.shape[axis]
-    if not isinstance(size, int) or count < 1 or size % count:
+    if not isinstance(size, int) or not 0 < count <= _MOST_PARTS or size % count:
         raise KeepNode(f"it splits {size} into {count} parts")
     if count == 1:
         return [x]

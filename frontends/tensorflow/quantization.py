@@ -15,6 +15,8 @@ from .call import KeepNode, NodeCall
 
 F = np.float32
 Floats = NDArray[np.float32]
+_MOST_BITS = 32
+"""More bits than any kernel of TensorFlow makes of float32."""
 
 
 def nudged_qparams(
@@ -33,9 +35,16 @@ def nudged_qparams(
     return scale, np.clip(rounded, lowest, highest).astype(np.int64)
 
 
+def _bits(count: int) -> int:
+    """Returns a number of bits; raises KeepNode for one that quantized values cannot have."""
+    if not 1 <= count <= _MOST_BITS:
+        raise KeepNode(f"its quantized values have {count} bits; 1 to {_MOST_BITS} are read")
+    return count
+
+
 def _fake_quant(call: NodeCall) -> Value:
     """Reads FakeQuantWithMinMaxArgs, Vars and VarsPerChannel."""
-    bits, narrow = call.integer("num_bits", 8), call.flag("narrow_range")
+    bits, narrow = _bits(call.integer("num_bits", 8)), call.flag("narrow_range")
     if call.node.op == "FakeQuantWithMinMaxArgs":
         stated = [call.number("min", -6.0)], [call.number("max", 6.0)]
         low, high = (np.asarray(limit, F) for limit in stated)
@@ -82,11 +91,9 @@ def _quantize_and_dequantize(call: NodeCall) -> Value:
     """Reads QuantizeAndDequantizeV2, V3 and V4, which are symmetric."""
     if not call.flag("range_given"):
         raise KeepNode("its range is computed from its data; quantize with range_given")
-    bits = (
-        int(call.constant_elements(3).item())
-        if call.node.op.endswith("V3")
-        else call.integer("num_bits", 8)
-    )
+    has_operand = call.node.op.endswith("V3")
+    stated = int(call.constant_elements(3).item()) if has_operand else call.integer("num_bits", 8)
+    bits = _bits(stated)
     signed, narrow = call.flag("signed_input", True), call.flag("narrow_range")
     low, high = (call.constant_elements(i).astype(F).reshape(-1) for i in (1, 2))
     lowest = -(1 << (bits - 1)) + narrow if signed else 0

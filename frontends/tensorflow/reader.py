@@ -48,6 +48,8 @@ _KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount"))
 """Ops that are kept as foreign where their converter refuses them."""
 _SKIPS_OPERANDS = frozenset((*kernels.OPS, *loops.OPS))
 """Ops with operands that say nothing new, such as ranges and shapes."""
+_MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What converters raise where a damaged file says anything."""
 
 
 class GraphDefReader:
@@ -136,9 +138,8 @@ class GraphDefReader:
             if node.op not in _KEPT_OPS:
                 raise self.error(node, f"is not read: {why}") from why
             results = self._keep(node, operands, "is not read", str(why))
-        except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
-            reason = f"is not read: its operands and attributes do not fit ({error!r})"
-            raise self.error(node, reason) from error
+        except _MISFITS as error:
+            raise self.error(node, f"is not read: {_misfit(operands)}") from error
         self._set_results(node, list(results) if isinstance(results, Sequence) else [results])
 
     def _keep(
@@ -173,6 +174,9 @@ class GraphDefReader:
             return loops.read(self, node, loop)
         except (KeepNode, TypeRuleError) as why:
             raise self.error(node, f"is not read: {why}") from why
+        except _MISFITS as error:
+            operands = [self.results[place] for place in node.inputs if place in self.results]
+            raise self.error(node, f"is not read: {_misfit(operands)}") from error
 
     def operand(self, node: GraphDefNode, place: ResultPlace) -> loops.ValueOrList:
         """Returns an operand, which may be a list of tensors."""
@@ -314,6 +318,18 @@ class GraphDefReader:
     def error(self, node: GraphDefNode, what: str) -> InputError:
         """Returns an error for a node, in one line."""
         return InputError(f"{self.source.name}: {node.op} {node.name} {what}")
+
+
+def _misfit(operands: Sequence[loops.ValueOrList]) -> str:
+    """Returns what is wrong with a node whose converter failed: what its operands are, in words."""
+    types = [_short(each.type) if isinstance(each, Value) else _kind([each]) for each in operands]
+    listed = f", {' and '.join(types)}," if types else ""
+    return f"its operands{listed} and its attributes do not fit each other"
+
+
+def _short(kind: TensorType) -> str:
+    """Returns a type without its scales."""
+    return "x".join([*map(str, kind.shape), str(kind.dtype)])
 
 
 def _kind(held: Sequence[loops.ValueOrList]) -> str:

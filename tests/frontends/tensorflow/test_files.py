@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -249,6 +252,25 @@ def unknown_mode(proto: Any) -> None:
     node.attr["T"].type, node.attr["mode"].s = 11, b"SOME"
 
 
+def bits(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Relu")
+    node.op, node.attr["num_bits"].i = "FakeQuantWithMinMaxArgs", 1 << 40
+
+
+def parts(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Relu")
+    node.op, node.attr["num"].i = "Unpack", 1 << 40
+
+
+def flat_crops(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Relu")
+    for name, data in (("blocks", [1, 1]), ("crops", [0, 0])):
+        end = proto.node.add(op="Const", name=name)
+        end.attr["dtype"].type = 3
+        end.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.asarray(data, np.int32)))
+    node.op, node.input[:] = "BatchToSpaceND", [node.input[0], "blocks", "crops"]
+
+
 def recursive(proto: Any) -> None:
     inner = proto.library.function.add()
     inner.signature.name = "again"
@@ -287,7 +309,10 @@ DAMAGES: dict[Callable[[Any], None], str] = {
     unknown_op: "DecodeJpeg Relu is no op that is read; cut it off, .*",
     rank: "Conv2D .* is not read: its strides are",
     standing: r"Conv2D .* is not read: its strides are \[1, 0, 0, 1\]",
-    flat: "Conv2D .* is not read: its operands and attributes do not fit",
+    flat: "its operands, 2x8x8x3xf32 and 108xf32, and its attributes do not fit each other$",
+    bits: "Relu is not read: its quantized values have 1099511627776 bits; 1 to 32 are read",
+    parts: "Unpack Relu is not read: it has 1099511627776 results; 1 to 65536 are read",
+    flat_crops: "BatchToSpaceND Relu is not read: its operands, 2x8x8x4xf32 and 2xi32 and 2xi32, ",
     unknown_mode: "QuantizeV2 Relu is not read: its mode is 'SOME'; it cannot be kept either",
     recursive: "Relu calls functions more than 64 deep",
     bare_exit: "Exit Relu has 0 inputs, which is too few",
@@ -305,6 +330,54 @@ def test_a_damaged_file_is_refused_in_one_line(
         TensorFlowFrontend().load(path, Ledger())
     assert str(path) in str(found.value)
     assert "\n" not in str(found.value)
+
+
+def attributes(rng: random.Random) -> Any:
+    """Returns a graph, one or two of whose attributes say something else."""
+    proto = build_graph_def(_several_ops, (X,))[0]
+    for _ in range(rng.choice((1, 2))):
+        node = rng.choice([n for n in proto.node if n.attr])
+        other = rng.choice([n for n in proto.node if n.attr])
+        name = rng.choice(sorted(node.attr))
+        attr, shape = node.attr[name], node.attr[name].tensor.tensor_shape
+        match rng.choice(("taken", "missing", "number", "list", "shape")):
+            case "taken":
+                attr.CopyFrom(other.attr[rng.choice(sorted(other.attr))])
+            case "missing":
+                del node.attr[name]
+            case "number":
+                attr.i = rng.choice((-1, 0, 3, 1 << 40))
+            case "list":
+                attr.list.i[:] = rng.choices((-1, 0, 1, 2, 1 << 40), k=rng.randrange(6))
+            case "shape":
+                sizes = rng.choices((-1, 0, 1, 3, 108, 1 << 40), k=rng.randrange(4))
+                del shape.dim[:]
+                for size in sizes:
+                    shape.dim.add(size=size)
+    return proto
+
+
+def _several_ops(x: Any) -> Any:
+    y = tf.nn.max_pool2d(tf.nn.conv2d(x, W, 1, "SAME"), 2, 2, "VALID")
+    y = tf.concat([tf.pad(y, [[0, 0], [1, 1], [0, 0], [0, 0]])[:, :4, ::2], y[:, :, :2]], -1)
+    return tf.unstack(tf.quantization.fake_quant_with_min_max_args(y), axis=2)[0]
+
+
+PYTHON_TEXT = re.compile(r"[A-Z][a-z]+(Error|Exception)\b|values to unpack|NoneType|<class|object")
+
+
+def test_attributes_that_say_anything_are_refused_without_python_text(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "1"))
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(60):
+        path = save_graph_def(attributes(rng), tmp_path / "g.pb")
+        try:
+            TensorFlowFrontend().load(path, Ledger())
+        except InputError as error:
+            refused += 1
+            assert not PYTHON_TEXT.search(str(error)), f"seed {seed}: {error}"  # noqa: PT017
+    assert refused
 
 
 def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
