@@ -1,4 +1,4 @@
-"""Ops with computed places, one-hot values, triangles and bits, as TensorFlow's ops."""
+"""Gathers, scatters, one-hot values, triangles and bits, as TensorFlow's ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .moves import int_attr, int_list, transposed
-from .nodes import GraphNodes, refusal, type_attr, type_name
+from .nodes import Data, GraphNodes, refusal, type_attr, type_name
 from .wire import TypeAttr
 
 Write = Callable[[GraphNodes, Node], str]
@@ -21,16 +21,97 @@ _SCATTERS = {
 }
 
 
-def _from_start(w: GraphNodes, n: Node, at: Value, size: int) -> str:
-    """Returns indices of which negative ones, which count from the end, are made others."""
-    name, carrier = type_name(at.type.element, at), at.type.dtype.carrier
-    low, by = (w.constant(np.asarray(number, carrier), name) for number in (0, size))
-    given, kind = w.tensor(at), type_attr(at)
-    if at.type.dtype.carrier.kind == "u":
+def _from_start(w: GraphNodes, n: Node, at: Value, sizes: Data | str) -> str:
+    """Returns indices of which negative ones, which count from the end, are made others.
+
+    `sizes` are those of the axes, one or a row as long as the last axis of the indices, or their
+    tensor: TensorFlow takes no negative indices.
+    """
+    given, kind, carrier = w.tensor(at), type_attr(at), at.type.dtype.carrier
+    fixed = None if at.constant is None else np.asarray(at.constant.data)
+    if carrier.kind == "u" or (fixed is not None and not (fixed < 0).any()):
         return given
-    negative = w.add("Less", (given, low), n.name, T=kind)
-    from_end = w.add("AddV2", (given, by), n.name, T=kind)
+    name = type_name(at.type.element, at)
+    if not isinstance(sizes, str):
+        if fixed is not None:
+            return w.constant(np.where(fixed < 0, fixed + sizes, fixed).astype(carrier), name)
+        sizes = w.constant(sizes.astype(carrier), name)
+    negative = w.add("Less", (given, w.constant(np.asarray(0, carrier), name)), n.name, T=kind)
+    from_end = w.add("AddV2", (given, sizes), n.name, T=kind)
     return w.add("SelectV2", (negative, from_end, given), n.name, T=kind)
+
+
+def _axis_sizes(w: GraphNodes, n: Node, x: Value, axes: range, at: Value) -> Data | str:
+    """Returns the sizes of axes of x, computed in the type of the indices where one is open."""
+    known = [size for size in (x.type.shape[axis] for axis in axes) if isinstance(size, int)]
+    if len(known) == len(axes):
+        return np.asarray(known, np.int64)
+    kind = type_attr(at)
+    sizes = w.add("Shape", (w.tensor(x),), n.name, T=type_attr(x), out_type=kind)
+    inputs = (sizes, *(w.int_constant([each]) for each in (axes.start, axes.stop, 1)))
+    return w.add("StridedSlice", inputs, n.name, T=kind, Index=TypeAttr("int32"))
+
+
+def _gather(w: GraphNodes, n: Node) -> str:
+    x, at = n.operands["x"], n.operands["indices"]
+    axis = int_attr(n, "axis") % x.type.rank
+    size = _axis_sizes(w, n, x, range(axis, axis + 1), at)
+    if isinstance(size, str):
+        size = w.add("Squeeze", (size,), n.name, T=type_attr(at))
+    else:
+        size = size.reshape(())
+    return _gathered(w, n, x, _from_start(w, n, at, size), axis)
+
+
+def _embedding(w: GraphNodes, n: Node) -> str:
+    return _gathered(w, n, n.operands["w"], w.tensor(n.operands["indices"]), 0)
+
+
+def _gathered(w: GraphNodes, n: Node, x: Value, indices: str, axis: int) -> str:
+    types = {
+        "Tparams": type_attr(x),
+        "Tindices": type_attr(n.operands["indices"]),
+        "Taxis": TypeAttr("int32"),
+    }
+    inputs = (w.tensor(x), indices, w.constant(np.asarray(axis, np.int32)))
+    return w.add("GatherV2", inputs, n.name, **types)
+
+
+def _gather_nd(w: GraphNodes, n: Node) -> str:
+    x = n.operands["x"]
+    types = {"Tparams": type_attr(x), "Tindices": type_attr(n.operands["indices"])}
+    indices = _with_batch_indices(w, n, int_attr(n, "batch"))
+    return w.add("GatherNd", (w.tensor(x), indices), n.name, **types)
+
+
+def _tuples_from_start(w: GraphNodes, n: Node, batch: int) -> str:
+    """Returns the indices of a gather_nd or scatter_nd, which name places in several axes."""
+    x, at = n.operands["x"], n.operands["indices"]
+    named = at.type.shape[-1]
+    assert isinstance(named, int)
+    return _from_start(w, n, at, _axis_sizes(w, n, x, range(batch, batch + named), at))
+
+
+def _with_batch_indices(w: GraphNodes, n: Node, batch: int) -> str:
+    """Returns the indices of a gather_nd after those of its batch axes, which count up."""
+    index_value = n.operands["indices"]
+    indices, kind = _tuples_from_start(w, n, batch), type_attr(index_value)
+    if not batch:
+        return indices
+    last = index_value.type.rank - 1
+    slice_lists = ([0] * (last + 1), [0] * last + [1], [1] * (last + 1))
+    masks = {"begin_mask": (1 << last) - 1, "end_mask": (1 << last) - 1}
+    inputs = (indices, *(w.int_constant(each) for each in slice_lists))
+    one = w.add("StridedSlice", inputs, n.name, T=kind, Index=TypeAttr("int32"), **masks)
+    ones = w.add("OnesLike", (one,), n.name, T=kind)
+    axes = [w.constant(np.asarray(axis, np.int32)) for axis in (*range(batch), last)]
+    attrs = {"T": kind, "Tidx": TypeAttr("int32")}
+    # A running sum of ones without its own element is the position along an axis.
+    counted = [
+        w.add("Cumsum", (ones, axis), n.name, exclusive=True, reverse=False, **attrs)
+        for axis in axes[:-1]
+    ]
+    return w.add("ConcatV2", (*counted, indices, axes[-1]), n.name, N=batch + 1, **attrs)
 
 
 def _one_hot(w: GraphNodes, n: Node) -> str:
@@ -40,7 +121,8 @@ def _one_hot(w: GraphNodes, n: Node) -> str:
         raise refusal(n, "the two values of a one-hot are written as constants, these are computed")
     name = type_name(values.type.element, values)
     off, on = (w.constant(each, name) for each in held.data.reshape(2))
-    given = (_from_start(w, n, at, depth), w.constant(np.asarray(depth, np.int32)), on, off)
+    size = np.asarray(depth, np.int32)
+    given = (_from_start(w, n, at, size), w.constant(size), on, off)
     axis = int_attr(n, "axis") % (at.type.rank + 1)
     axis = -1 if axis == at.type.rank else axis
     return w.add("OneHot", given, n.name, T=type_attr(values), TI=type_attr(at), axis=axis)
@@ -81,7 +163,7 @@ def _scatter_nd(w: GraphNodes, n: Node) -> str:
     op = _SCATTERS.get(how)
     if op is None:
         raise refusal(n, f"TensorFlow scatters no {n.attrs['reduction']!s}")
-    given = (w.tensor(x), w.tensor(at), w.tensor(updates))
+    given = (w.tensor(x), _tuples_from_start(w, n, 0), w.tensor(updates))
     return w.add(op, given, n.name, T=type_attr(x), Tindices=type_attr(at))
 
 
@@ -118,6 +200,9 @@ def _shift(w: GraphNodes, n: Node) -> str:
 
 
 OPS: Mapping[str, Write] = {
+    "gather": _gather,
+    "embedding": _embedding,
+    "gather_nd": _gather_nd,
     "one_hot": _one_hot,
     "slice_at": _slice_at,
     "reverse_sequence": _reverse_sequence,

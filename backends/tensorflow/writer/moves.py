@@ -183,60 +183,6 @@ def _split(w: GraphNodes, n: Node) -> list[str]:
     return [f"{parts}:{i}" if i else parts for i in range(len(sizes))]
 
 
-def _gather(w: GraphNodes, n: Node) -> str:
-    x, index_value = (
-        n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices"))
-    )
-    axis = int_attr(n, "axis") if n.op == "gather" else 0
-    size = x.type.shape[axis % x.type.rank]
-    indices = w.tensor(index_value)
-    # TensorFlow's gather takes no negative indices.
-    if index_value.constant is not None:
-        index_array = np.asarray(index_value.constant.data)
-        if (index_array < 0).any() and isinstance(size, int):
-            indices = w.constant(np.where(index_array < 0, index_array + size, index_array))
-    inputs = (w.tensor(x), indices, w.constant(np.asarray(axis, np.int32)))
-    types = {
-        "Tparams": type_attr(x),
-        "Tindices": type_attr(index_value),
-        "Taxis": TypeAttr("int32"),
-    }
-    return w.add("GatherV2", inputs, n.name, **types)
-
-
-def _gather_nd(w: GraphNodes, n: Node) -> str:
-    x, index_value = n.operands["x"], n.operands["indices"]
-    return w.add(
-        "GatherNd",
-        (w.tensor(x), _with_batch_indices(w, n)),
-        n.name,
-        Tparams=type_attr(x),
-        Tindices=type_attr(index_value),
-    )
-
-
-def _with_batch_indices(w: GraphNodes, n: Node) -> str:
-    """Returns the indices of a gather_nd after those of its batch axes, which count up."""
-    index_value, batch = n.operands["indices"], int_attr(n, "batch")
-    indices, kind = w.tensor(index_value), type_attr(index_value)
-    if not batch:
-        return indices
-    last = index_value.type.rank - 1
-    slice_lists = ([0] * (last + 1), [0] * last + [1], [1] * (last + 1))
-    masks = {"begin_mask": (1 << last) - 1, "end_mask": (1 << last) - 1}
-    inputs = (indices, *(w.int_constant(each) for each in slice_lists))
-    one = w.add("StridedSlice", inputs, n.name, T=kind, Index=TypeAttr("int32"), **masks)
-    ones = w.add("OnesLike", (one,), n.name, T=kind)
-    axes = [w.constant(np.asarray(axis, np.int32)) for axis in (*range(batch), last)]
-    attrs = {"T": kind, "Tidx": TypeAttr("int32")}
-    # A running sum of ones without its own element is the position along an axis.
-    counted = [
-        w.add("Cumsum", (ones, axis), n.name, exclusive=True, reverse=False, **attrs)
-        for axis in axes[:-1]
-    ]
-    return w.add("ConcatV2", (*counted, indices, axes[-1]), n.name, N=batch + 1, **attrs)
-
-
 def _expand(w: GraphNodes, n: Node) -> str:
     x, shape = n.operands["x"], n.operands["shape"]
     if all(isinstance(size, int) for size in n.result.type.shape):
@@ -401,9 +347,6 @@ OPS: Mapping[str, Write] = {
     "unsqueeze": _unsqueeze,
     "slice": _slice,
     "split": _split,
-    "gather": _gather,
-    "embedding": _gather,
-    "gather_nd": _gather_nd,
     "expand": _expand,
     "tile": _tile,
     "flip": _flip,

@@ -132,6 +132,9 @@ CASES = {
     "gather_nd": Case("gather_nd", X, {}, {"indices": whole([[1, 2], [0, 0]])}),
     "gather_nd batch": Case("gather_nd", ((2, 3, 4, 2),), {"batch": 2},
                             {"indices": whole([[[1], [0], [3]], [[2], [2], [0]]])}),
+    "gather_nd negative": Case("gather_nd", X, {}, {"indices": whole([[-1, -2], [0, -3]])}),
+    "gather_nd batch negative": Case("gather_nd", X, {"batch": 1},
+                                     {"indices": whole([[[-1, -4]], [[-3, 3]]])}),
     "lrn": Case("lrn", ((2, 7, 3, 4),), {"size": 5, "alpha": 0.7, "beta": 0.6, "bias": 1.5}),
     "embedding": Case("embedding", ((6, 4),), {}, {"indices": whole([[1, 5], [0, 2]])}),
     "expand": Case("expand", ((3, 1),), {}, {"shape": whole([2, 1, 4])}),
@@ -165,6 +168,8 @@ CASES = {
     **{f"scatter_nd {how}": Case("scatter_nd", X, {"reduction": how},
                                  {"indices": whole([[1, 2], [0, 0]]), "updates": (2, 4)})
        for how in ("none", "add", "max", "min")},
+    "scatter_nd negative": Case("scatter_nd", X, {},
+                                {"indices": whole([[-1, -2], [0, -3]]), "updates": (2, 4)}),
     "nonzero": Case("nonzero", ((3, 4),), kind="bool"),
     "trilu": Case("trilu", X, {"k": -1}),
     "trilu low": Case("trilu", X, {"k": 1, "upper": False}),
@@ -282,6 +287,36 @@ def test_sizes_of_a_transposed_convolution_may_be_open() -> None:
     made = graph.add("conv_transpose2d", operands, {"stride": (2, 2), "pad": (1, 0, 0, 1)})
     graph.set_operand(graph.output, "y", made.result)
     close(graph, {"x": rng.normal(size=(2, 3, 4, 5)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("kind", ["i64", "i32"])
+@pytest.mark.parametrize("sizes", ["2x3x4", "(N)x(M)x4"])
+@pytest.mark.parametrize(
+    ("op", "attrs", "indices"),
+    [
+        ("gather", {"axis": 0}, -1),
+        ("gather", {"axis": 1}, [[-1, 2], [0, -3]]),
+        ("gather", {"axis": -2}, [-1]),
+        ("gather_nd", {}, [[-1, -2], [0, -3], [1, 2]]),
+        ("gather_nd", {}, [[-1]]),
+        ("gather_nd", {"batch": 1}, [[[-1, -4]], [[-3, 3]]]),
+        ("gather_nd", {"batch": 2}, [[[-1]] * 3, [[-4]] * 3]),
+        ("scatter_nd", {}, [[-1, -2], [0, -3]]),
+    ],
+)
+def test_computed_indices_may_count_from_the_end(
+    op: str, attrs: dict[str, Attr], indices: object, sizes: str, kind: str
+) -> None:
+    rng = np.random.default_rng(SEED)
+    at = np.asarray(indices, dtype(kind).carrier)
+    inputs = f"%x = input() : {sizes}xf32  %i = input() : {'x'.join(map(str, (*at.shape, kind)))}"
+    graph = qir.parse(f"graph main as native {{ {inputs}  output(x=%x) }}")
+    operands = dict(zip(("x", "indices"), graph.inputs, strict=True))
+    if op == "scatter_nd":
+        operands["updates"] = graph.constant(np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32))
+    made = graph.add(op, operands, attrs)
+    graph.set_operand(graph.output, "y", made.result)
+    close(graph, {"x": rng.normal(size=(2, 3, 4)).astype(np.float32), "i": at})
 
 
 @pytest.mark.parametrize("size", [7, 8, 9, 10])
