@@ -23,18 +23,11 @@ def network(channels: int) -> tuple[qir.Graph, str, Array]:
     """A depthwise layer with a large weight beside another and a linear layer, quantized for
     TensorFlow; and data."""
     torch.manual_seed(4)
-<<<<<<< HEAD
     depthwise = nn.Conv2d(channels, channels, 3, 1, 1, groups=channels)
     model = nn.Sequential(
         nn.Conv2d(3, channels, 1), nn.ReLU(), depthwise,
         nn.Flatten(), nn.Linear(channels * 16, 5),
     ).eval()  # fmt: skip
-=======
-    first = nn.Conv2d(3, channels, 1)
-    depthwise = nn.Conv2d(channels, channels, 3, 1, 1, groups=channels)
-    last = nn.Linear(channels * 16, 5)
-    model = nn.Sequential(first, nn.ReLU(), depthwise, nn.Flatten(), last).eval()
->>>>>>> refs/heads/f19b
     with torch.no_grad():
         depthwise.weight[:, :, 0, :2] = 2.0
     x = np.random.default_rng(4).uniform(0, 1, (16, 3, 4, 4)).astype(np.float32)
@@ -62,15 +55,9 @@ def test_layers_that_saturate_in_torch_are_told_with_the_remedy(engine: str, cha
     saturates = engine == "pytorch-fbgemm" or channels > 100
     entries = told(graph, engine)
     assert len(entries) == int(saturates)
-<<<<<<< HEAD
     (exact,) = qir.run(graph, {name: x}).values()
     (found,) = map(np.asarray, backend.compile(graph)(**{name: x}).values())
     off, step = np.abs(found - exact).max(), np.diff(np.unique(exact)).min()
-=======
-    (exact,) = (np.asarray(y, np.float32) for y in qir.run(graph, {name: x}).values())
-    (found,) = backend.compile(graph)(**{name: x}).values()
-    off, step = np.abs(np.asarray(found, np.float32) - exact).max(), np.diff(np.unique(exact)).min()
->>>>>>> refs/heads/f19b
     assert (off > 10 * step) == saturates
     if not saturates:
         assert off < 2.5 * step
@@ -80,10 +67,5 @@ def test_layers_that_saturate_in_torch_are_told_with_the_remedy(engine: str, cha
     assert f"qir quantize MODEL --target {engine} makes them 7 bits" in entry.reason
     remedied = qir.quantize(graph, target=engine)
     assert told(remedied, engine) == []
-<<<<<<< HEAD
     (mended,) = map(np.asarray, backend.compile(remedied)(**{name: x}).values())
     assert 3 * np.abs(mended - exact).max() < off
-=======
-    (mended,) = backend.compile(remedied)(**{name: x}).values()
-    assert 3 * np.abs(np.asarray(mended, np.float32) - exact).max() < off
->>>>>>> refs/heads/f19b
