@@ -56,7 +56,8 @@ def test_data_are_texts_paths_or_sample_data(folder: Path, model: Graph, tmp_pat
     assert SampleData(text, limit=8) == SampleData(Path(text), limit=8)
     assert run_model(model, SampleData(text, limit=8)).samples == 8
     calibrate_model(model, SampleData(text, limit=8), tmp_path / "model.stats")
-    for number, data in enumerate((text, Path(text), SampleData(text))):
+    forms: tuple[str | Path | SampleData, ...] = (text, Path(text), SampleData(text))
+    for number, data in enumerate(forms):
         made = quantize_model(model, tmp_path / f"{number}.onnx", data=data, check=data)
         assert made.check is not None
         expected = (folder / "q.onnx").read_bytes()
