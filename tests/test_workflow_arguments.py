@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import qir
 from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from qir.mixed_precision import Goal
+from qir.recipe import Recipe
 from qir.workflows import (
     SampleData,
     benchmark_model,
@@ -131,3 +134,38 @@ def test_profiles_are_one_text_or_several(quantized: Graph) -> None:
     assert named == certify_model(quantized, named.profiles)
     with pytest.raises(UsageError, match="two profiles or more are compared"):
         certify_model(quantized, "ort-1.31")
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, float("nan")])
+def test_tolerances_are_shares(model: Graph, folder: Path, tolerance: float) -> None:
+    with pytest.raises(UsageError, match="give a share of the largest value"):
+        compare_engines(model, folder / "data.npy", engines=("cpu",), tolerance=tolerance)
+    words = "run", str(folder / "model.onnx"), "--data", str(folder / "data.npy")
+    done = command(*words, "--compare", "cpu", "--tolerance", str(tolerance))
+    assert done.status == 2
+    assert "tolerance" in done.err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dynamic": True, "data": "data.npy"}, "need no samples"),
+        ({"weights": "u4:32", "data": "data.npy"}, "need no samples"),
+        ({"dynamic": True, "weights": "u4:32"}, "need no samples"),
+        ({"data": "data.npy", "statistics": "model.stats"}, "give either"),
+        ({"data": "data.npy", "metrics": ("top1",)}, "go with --check"),
+        ({"data": "data.npy", "check": "data.npy", "metrics": ("top1",)}, "measures by labels"),
+        ({"dynamic": True, "check": "data.npy"}, "leave --dynamic out"),
+        ({"data": SampleData("data.npy", feeds=True), "check": "data.npy"}, "leave --feeds out"),
+        ({"dynamic": True, "goal": Goal(sqnr=20.0)}, "measured on samples"),
+        ({"statistics": "model.stats", "goal": Goal(sqnr=20.0)}, "measured on samples"),
+        ({"dynamic": True, "recipe": Recipe(profile="ort-1.31")}, "--as needs samples"),
+        ({"data": "data.npy", "recipe": Recipe(profile="ort-1.31")}, "name a .qir file"),
+    ],
+)
+def test_contradictions_are_refused_before_any_file_is_read(
+    model: Graph, tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        quantize_model(model, tmp_path / "made.onnx", **given)
+    assert not list(tmp_path.iterdir())

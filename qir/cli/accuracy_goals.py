@@ -101,6 +101,7 @@ class GoalRequest:
         """Raises UsageError where the goal lacks what it needs, or a file is in its way."""
         from qir.atomic import claim
         from qir.errors import UsageError
+        from qir.workflows.quantization import GOAL_NEEDS_SAMPLES
 
         if self.labels is not None and self.drop is None and not checked:
             raise UsageError("--labels needs --drop or --check")
@@ -114,10 +115,7 @@ class GoalRequest:
         if self.drop is not None and self.labels is None:
             raise UsageError("--drop needs --labels, the class of each sample of --data")
         if alone or feeds or data is None:
-            raise UsageError(
-                "--drop and --sqnr are measured on samples: give --data, without --dynamic,"
-                " --weights and --feeds"
-            )
+            raise UsageError(GOAL_NEEDS_SAMPLES)
         claim(self.recipe, force=force)
         # Trials are taken up again, so those that are there are no obstacle.
         claim(self.trials, force=True)

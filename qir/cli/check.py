@@ -57,20 +57,12 @@ def require_fitting(
 ) -> None:
     """Raises UsageError for options of --check without it, or with what it does not go with."""
     from qir.errors import UsageError
-    from qir.inspect.metrics import metric
+    from qir.workflows.quantization import require_fitting_check
 
-    if not wanted:
-        if check_data or metrics:
-            raise UsageError("--check-data and --metric go with --check")
-        return
-    if metrics and not labels:
-        raise UsageError("--metric measures by labels: give --labels FILE, or use qir eval")
-    for name in metrics:
-        metric(name)
-    for name, option_value in others.items():
-        if option_value:
-            raise UsageError(f"--check compares what samples quantized: leave {name} out")
-    if check_data is None and data is None:
+    if check_data and not wanted:
+        raise UsageError("--check-data and --metric go with --check")
+    require_fitting_check(wanted, labels, metrics, others)
+    if wanted and check_data is None and data is None:
         raise UsageError("--check needs samples: give --check-data PATH")
 
 

@@ -178,6 +178,7 @@ def quantize(
     from qir.qir_files import read_journal
     from qir.recipe import Recipe
     from qir.workflows import SampleData, quantize_model
+    from qir.workflows.quantization import require_one_source
 
     without_samples = dynamic or weights is not None
     calibrates = data is not None and stats is None
@@ -188,7 +189,14 @@ def quantize(
         Recipe(*recipe_options, shared.all_rules(rules, floats)), recipe_file
     )
     target, profile = recipe.target, recipe.profile or None
-    _require_one_source(recipe, goal_request, data, stats, dynamic=dynamic, weights=weights)
+    require_one_source(
+        recipe,
+        data=data is not None,
+        statistics=stats is not None,
+        goal=goal_request.goal,
+        dynamic=dynamic,
+        weights=weights,
+    )
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     shared.require_whole(feeds, batch)
@@ -294,28 +302,6 @@ def _warning(noise: QuantizationNoise) -> str:
     return f"warning: output {loss}{blame}; try --keep-float on them, or another --range"
 
 
-def _require_one_source(
-    recipe: Recipe,
-    goal: accuracy_goals.GoalRequest,
-    data: Path | None,
-    stats: Path | None,
-    *,
-    dynamic: bool,
-    weights: str | None,
-) -> None:
-    """Raises UsageError unless ranges come from one place: samples, statistics, or neither."""
-    from qir.workflows.quantization import needs_samples, require_recipe
-
-    without_samples = dynamic or weights is not None
-    if without_samples and (data or stats or (dynamic and weights)):
-        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
-    # A goal and some corrections are measured on samples, whatever statistics there are.
-    uses_both = goal.goal or needs_samples(recipe)
-    if not without_samples and data is not None and stats is not None and not uses_both:
-        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
-    require_recipe(recipe, data=data is not None, dynamic=dynamic, weights=weights)
-
-
 def _require_output(
     recipe: Recipe,
     output: Path,
@@ -341,16 +327,13 @@ def _require_output(
 
 def _require_alone(output: Path, alone: bool) -> None:
     """Raises UsageError for what does not go with --as."""
-    from qir.qir_files import SUFFIX
+    from qir.workflows.quantization import require_profile_output
 
     context = click.get_current_context()
     # The option has a default, so that only its source tells whether somebody asked for a target.
     if context.get_parameter_source("target") is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("give --target or --as: with --as no target is asked")
-    if alone:
-        raise UsageError("--as needs samples: --dynamic and --weights are for a target")
-    if output.suffix.lower() != SUFFIX:
-        raise UsageError(f"{output}: with --as the model is for no target; name a .qir file")
+    require_profile_output(output, alone)
 
 
 def _reasons(reasons: Iterable[str]) -> str:

@@ -212,6 +212,7 @@ def _require_fitting(
     """Raises UsageError for options that do not go together, before the model is read."""
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
+    from qir.workflows.running import require_tolerance
 
     claim_files(output, force=force)
     if compare and values:
@@ -224,6 +225,8 @@ def _require_fitting(
         raise UsageError("--metric measures two runs: give --compare A,B")
     for name in metrics:
         metric(name)
+    if tolerance is not None:
+        require_tolerance(tolerance)
 
 
 def _count_text(count: int, samples: SampleData | None) -> str:

@@ -15,6 +15,7 @@ from qir.analysis.quantized_regions import quantized_values
 from qir.arguments import checked, require_counts
 from qir.calibration import Statistics, parse_rule
 from qir.errors import DataError, InputError, UsageError
+from qir.inspect.metrics import metric
 from qir.inspect.quantization_check import QuantizationCheck
 from qir.inspect.quantization_noise import SAMPLES, QuantizationNoise, quantization_noise
 from qir.inspect.targets import usual_format
@@ -32,6 +33,11 @@ from qir.rewrite.runner.journal import Journal
 from qir.target import target as named_target
 from qir.workflows.inputs import SampleData, require_inputs, sizes_in
 from qir.workflows.progress import Progress, silent
+
+GOAL_NEEDS_SAMPLES = (
+    "--drop and --sqnr are measured on samples: give --data, without --dynamic, --weights and"
+    " --feeds"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,24 @@ def quantize_model(
     require_counts({"threads": threads})
     require_counts(sizes or {})
     recipe, data, check = recipe or Recipe(), SampleData.of(data), SampleData.of(check)
-    require_recipe(recipe, data=data is not None, dynamic=dynamic, weights=weights)
+    require_one_source(
+        recipe,
+        data=data is not None,
+        statistics=statistics is not None,
+        goal=goal is not None,
+        dynamic=dynamic,
+        weights=weights,
+    )
+    without_samples = dynamic or weights is not None
+    if goal is not None and (without_samples or data is None or data.feeds):
+        raise UsageError(GOAL_NEEDS_SAMPLES)
+    if recipe.profile:
+        require_profile_output(Path(output), without_samples)
+    has_feeds = any(each is not None and each.feeds for each in (data, check))
+    excluded = {"--feeds": has_feeds, "--dynamic": dynamic, "--weights": weights}
+    excluded["--as"] = recipe.profile
+    labels = check.labels if check is not None else None
+    require_fitting_check(check is not None, labels, metrics, excluded)
     if isinstance(statistics, str | Path):
         statistics = _finished(Path(statistics))
     # What can be refused is refused here, before calibration takes its time.
@@ -283,8 +306,7 @@ class _Work:
     def search(self, goal: Goal, statistics: Statistics) -> None:
         """Finds the recipe that reaches the goal, and goes on with its rules."""
         data = self.data
-        if data is None or data.feeds:
-            raise UsageError("a goal is measured on samples: give data, and no feeds")
+        assert data is not None
         with self.progress("searching") as progress:
             self.found = search_recipe(
                 self.graph,
@@ -358,6 +380,54 @@ class _Work:
             self.files.trials.unlink(missing_ok=True)
         if self.calibrates:
             self.files.statistics.unlink(missing_ok=True)
+
+
+def require_one_source(
+    recipe: Recipe,
+    *,
+    data: bool,
+    statistics: bool,
+    goal: bool,
+    dynamic: bool,
+    weights: str | None,
+) -> None:
+    """Raises UsageError unless ranges come from one place: samples, statistics, or neither."""
+    without_samples = dynamic or weights is not None
+    if without_samples and (data or statistics or (dynamic and weights)):
+        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
+    # A goal and some corrections are measured on samples, whatever statistics there are.
+    uses_both = goal or needs_samples(recipe)
+    if not without_samples and data and statistics and not uses_both:
+        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    require_recipe(recipe, data=data, dynamic=dynamic, weights=weights)
+
+
+def require_fitting_check(
+    wanted: bool,
+    labels: str | Path | None,
+    metrics: Sequence[str],
+    others: Mapping[str, object],
+) -> None:
+    """Raises UsageError for metrics without a check or labels, or for what excludes a check."""
+    if not wanted:
+        if metrics:
+            raise UsageError("--check-data and --metric go with --check")
+        return
+    if metrics and not labels:
+        raise UsageError("--metric measures by labels: give --labels FILE, or use qir eval")
+    for name in metrics:
+        metric(name)
+    for name, option_value in others.items():
+        if option_value:
+            raise UsageError(f"--check compares what samples quantized: leave {name} out")
+
+
+def require_profile_output(output: Path, without_samples: bool) -> None:
+    """Raises UsageError for what does not go with a profile in the target's place."""
+    if without_samples:
+        raise UsageError("--as needs samples: --dynamic and --weights are for a target")
+    if output.suffix.lower() != SUFFIX:
+        raise UsageError(f"{output}: with --as the model is for no target; name a .qir file")
 
 
 def require_recipe(

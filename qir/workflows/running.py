@@ -138,6 +138,8 @@ def compare_engines(
     The other arguments are those of `run_model`, and so are the errors.
     """
     require_counts({"threads": threads})
+    if tolerance is not None:
+        require_tolerance(tolerance)
     first, second = _two(engines)
     chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
     _require_options([first, second], None, (), isa, force=False)
@@ -183,6 +185,12 @@ def _require_options(
     # Kernels and runtimes execute on this machine, so no option can change their processor.
     if isa is not None and not any(map(is_reference, engines)):
         raise UsageError("--isa is for the reference: other engines run on this processor")
+
+
+def require_tolerance(tolerance: float) -> None:
+    """Raises UsageError for what is no share of a value."""
+    if not tolerance >= 0:  # nor NaN, which no difference is greater than
+        raise UsageError(f"tolerance {tolerance:g}: give a share of the largest value, from 0")
 
 
 def _two(names: Sequence[str]) -> tuple[str, str]:
