@@ -6,7 +6,8 @@ import ast
 import difflib
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
@@ -46,6 +47,32 @@ _T = TypeVar("_T")
 _MAX_NAMES_LENGTH = 120  # letters of names that still fit a line
 _offered: dict[tuple[str, str], object] = {}
 _entries: dict[tuple[str, type], Mapping[str, object]] = {}
+_OWN, _PROGRAM = "qir", "this program"
+_NONE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A row that an entry point names, itself or in its table."""
+
+    point: str
+    distribution: str
+    owner: str
+    row: object
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the entry points of a kind name, by the name of the row."""
+
+    used: Mapping[str, object]
+    refused: Mapping[str, str]
+    """The owners of rows that none is used of."""
+    clashes: Mapping[str, str]
+    """By entry point: a row of it that is not used, or not alone in its name, and whose it is."""
+
+
+_rows: dict[str, _Rows] = {}
 
 
 @cache  # each call reads the files of all distributions
@@ -89,13 +116,24 @@ def _names(kind: str) -> tuple[str, ...]:
 def owner(kind: str, name: str) -> str:
     """Returns the distribution that brings a plugin."""
     if (kind, name) in _offered:
-        return "this program"
+        return _PROGRAM
     return ", ".join(_owner(p) for p in _points(kind).get(name, ()))
 
 
 def place(kind: str, name: str) -> str:
     """Returns the module that a plugin is in, as its entry point says."""
     return ", ".join(p.module for p in _points(kind).get(name, ()))
+
+
+def stranger(module: str) -> str:
+    """Returns the distribution of a plugin in that module or next to it in its package, where it is
+    not QIR; nothing for other modules."""
+    top = module.partition(".")[0]
+    for points in _installed().values():
+        for point in points:
+            if point.module.partition(".")[0] == top and _distribution_name(point) != _OWN:
+                return _owner(point)
+    return ""
 
 
 @contextmanager
@@ -122,13 +160,14 @@ def find(kind: str, name: str) -> object:
 def entries(kind: str, row: type[_T]) -> Mapping[str, _T]:
     """Returns what the entry points of a kind name: each one `row`, or a table of rows by name.
 
-    What does not load or is no row is left out, so that it harms nobody who does not ask for it;
-    of two rows of one name the first entry point's counts. `qir plugins` says what is wrong.
+    What does not load or is no row is left out, so that it harms nobody who does not ask for it.
+    Of rows of one name QIR's own counts, then what this program offers; of two other distributions
+    neither does. `qir plugins` says what is wrong.
     """
     if _offered:
-        return _gathered(kind, row)
+        return _of_class(kind, row)
     if (kind, row) not in _entries:
-        _entries[kind, row] = _gathered(kind, row)
+        _entries[kind, row] = _of_class(kind, row)
     return cast("Mapping[str, _T]", _entries[kind, row])
 
 
@@ -136,27 +175,105 @@ def entry(kind: str, row: type[_T], name: str) -> _T | None:
     """Returns the row of that name; None if there is none.
 
     The table `core` is asked first: its names need no other plugin loaded, and mean the same
-    whatever else is installed.
+    whatever else is installed. Raises PluginError for a row that two distributions claim.
     """
-    if CORE in names(kind):
-        table = find(kind, CORE)
-        if isinstance(table, Mapping) and name in table and isinstance(table[name], row):
-            return cast("_T", table[name])
-    return entries(kind, row).get(name)
+    found = _core_rows(kind).get(name, _NONE)
+    if found is _NONE:
+        found = entries(kind, row).get(name, _NONE)
+        if found is _NONE and (why := refusal(kind, name)):
+            raise PluginError(why)
+    return found if isinstance(found, row) and found is not _NONE else None
 
 
-def _gathered(kind: str, row: type[_T]) -> Mapping[str, _T]:
-    out: dict[str, _T] = {}
+def refusal(kind: str, name: str) -> str:
+    """Returns why no row of that name is used, though there are some; nothing in other cases.
+
+    The kind is a group of entry points, or its short name.
+    """
+    group = next((g for g, short in KINDS.items() if kind in (g, short)), "")
+    owners = _resolved(group).refused.get(name) if group else ""
+    return f"{KINDS[group]} {name!r} is claimed by {owners}; remove one of them" if owners else ""
+
+
+def clash(kind: str, name: str) -> str:
+    """Returns the first row of an entry point that an earlier one has too, and whose it is; nothing
+    where there is none."""
+    return _resolved(kind).clashes.get(name, "")
+
+
+def _of_class(kind: str, row: type[_T]) -> Mapping[str, _T]:
+    used = _resolved(kind).used
+    return MappingProxyType({name: r for name, r in used.items() if isinstance(r, row)})
+
+
+def _resolved(kind: str) -> _Rows:
+    if _offered:
+        return _resolve(kind)
+    if kind not in _rows:
+        _rows[kind] = _resolve(kind)
+    return _rows[kind]
+
+
+def _resolve(kind: str) -> _Rows:
+    claims: dict[str, list[_Claim]] = {}
+    for name, member in _claims(kind):
+        claims.setdefault(name, []).append(member)
+    used: dict[str, object] = {}
+    refused: dict[str, str] = {}
+    clashes: dict[str, str] = {}
+    for name, rivals in claims.items():
+        first, *others = sorted(rivals, key=_rank)
+        strangers = [c for c in others if c.distribution != first.distribution]
+        if strangers and _rank(first) == _rank(strangers[0]):
+            refused[name] = " and ".join(dict.fromkeys(c.owner for c in (first, *strangers)))
+        else:
+            used[name] = first.row
+        if first.distribution != _PROGRAM:
+            for c in strangers:
+                text = f"{name!r} is claimed by {first.owner} too; remove one of them"
+                clashes.setdefault(c.point, text)
+    return _Rows(MappingProxyType(used), refused, clashes)
+
+
+def _rank(claim: _Claim) -> int:
+    return {_OWN: 0, _PROGRAM: 1}.get(claim.distribution, 2)
+
+
+def _claims(kind: str) -> Iterator[tuple[str, _Claim]]:
+    """Yields all rows; two distributions may name an entry point alike and have other rows in it,
+    so each is loaded."""
     for name in names(kind):
-        try:
-            plugin = find(kind, name)
-        except PluginError:
-            continue
-        table = plugin if isinstance(plugin, Mapping) else {name: plugin}
-        for key, member in table.items():
-            if isinstance(member, row):
-                out.setdefault(key, member)
-    return MappingProxyType(out)
+        loaded: list[tuple[str, str, object]] = []
+        if (kind, name) in _offered:
+            loaded.append((_PROGRAM, _PROGRAM, _offered[kind, name]))
+        else:
+            for point in _points(kind)[name]:
+                with suppress(PluginError):
+                    plugin = _load(point, f"{KINDS.get(kind, kind)} {name!r}")
+                    loaded.append((_distribution_name(point), _owner(point), plugin))
+        for distribution, owner_text, plugin in loaded:
+            table = plugin if isinstance(plugin, Mapping) else {name: plugin}
+            for key, member in table.items():
+                yield key, _Claim(name, distribution, owner_text, member)
+
+
+def _core_rows(kind: str) -> Mapping[str, object]:
+    """Returns the table `core`, as this program offers it or as QIR has it."""
+    offered = _offered.get((kind, CORE))
+    return offered if isinstance(offered, Mapping) else _own_core(kind)
+
+
+@cache
+def _own_core(kind: str) -> Mapping[str, object]:
+    for point in _points(kind).get(CORE, ()):
+        if _distribution_name(point) == _OWN:
+            table = _load(point, f"{KINDS.get(kind, kind)} {CORE!r}")
+            return table if isinstance(table, Mapping) else {}
+    return {}
+
+
+def _distribution_name(point: EntryPoint) -> str:
+    return _owner(point).rpartition(" ")[0]
 
 
 @cache
@@ -179,6 +296,7 @@ def _found(kind: str, name: str) -> object:
     return _load(points[0], f"{short} {name!r}")
 
 
+@cache
 def _load(point: EntryPoint, what: str) -> object:
     """Returns what an entry point names; raises PluginError where it does not load or is for
     another API."""
@@ -256,6 +374,7 @@ def _number_in(source: Path) -> object:
 
 def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
-    for cached_function in (_installed, _points, _names, _found):
+    for cached_function in (_installed, _points, _names, _found, _load, _own_core):
         cached_function.cache_clear()
     _entries.clear()
+    _rows.clear()

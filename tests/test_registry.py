@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -12,7 +13,12 @@ import pytest
 
 import qir
 from qir import registry
-from qir.errors import PluginError
+from qir.cli.failures import describe
+from qir.errors import PluginError, ProfileError
+from qir.inspect.plugins import plugins
+from qir.numerics.stages import BoundsStage, stage_function, stage_functions
+from qir.profiles.library import parse_profile
+from qir.profiles.methods import plugin_method, tabled
 
 KIND = "qir.passes"
 
@@ -187,3 +193,114 @@ def test_entries_are_rows_and_tables_of_rows() -> None:
         assert found == {"one": 1, "a": 2}
         with registry.offer("qir.ops", "zwei", {"a": 4}):  # the first entry point counts
             assert registry.entries("qir.ops", int)["a"] == 2
+
+
+HOME = "acme_rows"
+CLASH = r"stage function 'aaa' of acme 1\.0: 'ends\.away' is claimed by qir .* too; remove one"
+STAGE_ROWS = """
+from qir.numerics.stages import BoundsStage
+def nothing(bounds, out, rule):
+    return bounds * 0
+ROW = BoundsStage("nothing", nothing)
+TABLE = {"ends.away": ROW, "ends.even": ROW, "ends.mine": ROW, "relu.odd": ROW}
+"""
+
+
+def test_a_row_of_ours_is_used_whatever_a_stranger_names(installed: Path) -> None:
+    before = {name: stage_function(BoundsStage, name) for name in ("away", "even")}
+    module(installed, HOME, STAGE_ROWS)
+    points = {"aaa": f"{HOME}:TABLE", "core": f"{HOME}:TABLE", "tflite": f"{HOME}:TABLE"}
+    distribution(installed, "acme", points, "qir.stages")
+    registry.forget()
+    for name, row in before.items():
+        assert stage_function(BoundsStage, name) is row
+        assert stage_functions()[f"ends.{name}"] is row
+    assert stage_function(BoundsStage, "mine").said == "nothing"
+    listed = {p.name: p for p in plugins("qir.stages")}
+    assert listed["aaa"].state == "clashing"
+    assert re.match(CLASH, listed["aaa"].fault)
+    assert listed["aaa"].distribution == "acme"
+    assert listed["mxnet"].state == "ok"
+
+
+def test_a_row_of_two_strangers_is_refused_naming_both(installed: Path) -> None:
+    for name in ("acme", "other"):
+        module(installed, f"{name}_rows", STAGE_ROWS)
+        distribution(installed, name, {f"{name}s": f"{name}_rows:TABLE"}, "qir.stages")
+    registry.forget()
+    assert "ends.mine" not in stage_functions()
+    both = r"'ends\.mine' is claimed by acme 1\.0 and other 1\.0; remove one of them"
+    with pytest.raises(PluginError, match=both):
+        stage_function(BoundsStage, "mine")
+    text = 'name = "a"\nextends = "native"\n\n[stage]\nends = "mine"\n'
+    with pytest.raises(ProfileError, match=f"line 5: stage.ends: .*{both}"):
+        parse_profile("a", text)
+    with registry.offer("qir.stages", "here", {"ends.mine": (row := BoundsStage("here", abs))}):  # type: ignore[arg-type]
+        assert stage_function(BoundsStage, "mine") is row
+    assert {p.name: p.state for p in plugins("qir.stages")}["others"] == "clashing"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "ask"),
+    [
+        ("qir.methods", "qir.profiles.PluginMethod(abs, ('neg',))", 'method = "a.row"'),
+        ("qir.ranges", "qir.numerics.range_rules.NamedRangeRule(function=abs)", 'by = "a.row"'),
+        ("qir.conditions", "qir.profiles.conditions.GroupCondition('x', abs)", 'needs = ["a.row"]'),
+        ("qir.prepare", "qir.profiles.PreparationStep('x', abs)", 'prepare = ["a.row"]'),
+        ("qir.forms", "qir.profiles.kernel_forms.Form('x', abs, ())", 'when = {form = "a.row"}'),
+    ],
+)
+def test_a_profile_that_names_a_row_of_two_strangers_is_refused(
+    installed: Path, kind: str, text: str, ask: str
+) -> None:
+    imports = (
+        "import qir.profiles.conditions, qir.profiles.kernel_forms, qir.numerics.range_rules\n"
+    )
+    for name in ("acme", "other"):
+        module(installed, f"{name}_rows", f"{imports}TABLE = {{'a.row': {text}}}\n")
+        distribution(installed, name, {f"{name}s": f"{name}_rows:TABLE"}, kind)
+    registry.forget()
+    heads = {
+        "qir.methods": '[[rule]]\nop = "neg"\n',
+        "qir.ranges": "[choose]\n",
+        "qir.conditions": '[[group]]\nchain = ["add"]\n',
+        "qir.forms": '[[rule]]\nop = "conv2d"\n',
+    }
+    profile = f'name = "a"\nextends = "native"\n{heads.get(kind, "")}{ask}\n'
+    with pytest.raises(
+        ProfileError, match=r"line \d: .*'a\.row' is claimed by acme 1\.0 and other"
+    ):
+        parse_profile("a", profile)
+    assert {p.name: p.state for p in plugins(kind)}["others"] == "clashing"
+
+
+def test_a_method_of_ours_is_used_whatever_a_stranger_names(installed: Path) -> None:
+    name, method = next(iter(tabled().items()))
+    text = f"from qir.profiles import PluginMethod\nTABLE = {{{name!r}: PluginMethod(abs, ())}}\n"
+    module(installed, HOME, text)
+    distribution(installed, "acme", {"aaa": f"{HOME}:TABLE", name: f"{HOME}:TABLE"}, "qir.methods")
+    registry.forget()
+    assert plugin_method(name) is method
+    assert tabled()[name] is method
+    assert {p.name: p.state for p in plugins("qir.methods")}["aaa"] == "clashing"
+
+
+def test_a_stage_of_another_field_is_no_word_of_a_profile(installed: Path) -> None:
+    module(installed, HOME, STAGE_ROWS)
+    distribution(installed, "acme", {"acme": f"{HOME}:TABLE"}, "qir.stages")
+    registry.forget()
+    with pytest.raises(
+        ProfileError, match=r"line 4: stage\.relu = 'odd'; it is one of: "
+    ) as caught:
+        parse_profile("a", 'name = "a"\nextends = "native"\n[stage]\nrelu = "odd"\n')
+    assert "odd" not in str(caught.value).partition("it is one of")[2]
+
+
+def test_a_fault_in_a_plugin_is_told_as_its_own(installed: Path) -> None:
+    module(installed, HOME, "def broken(): raise ValueError('no')\n")
+    distribution(installed, "acme", {"acme": f"{HOME}:broken"}, "qir.stages")
+    registry.forget()
+    with pytest.raises(ValueError, match="no") as caught:
+        registry.find("qir.stages", "acme")()  # type: ignore[operator]
+    said = "a fault in acme_rows.broken of acme 1.0: ValueError: no; --debug shows where"
+    assert describe(caught.value) == (2, said)

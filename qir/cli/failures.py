@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -59,8 +60,6 @@ def _report(error: BaseException, debug: bool) -> int:
         return PIPE_BROKEN
     # A wrong command line is no fault of the code, which is all a trace would show.
     if debug and not isinstance(error, click.ClickException):
-        import traceback
-
         traceback.print_exception(error)
     status, text = describe(error)
     # Standard error may be full or closed as well; the status still tells.
@@ -109,7 +108,21 @@ def describe(error: BaseException) -> tuple[int, str]:
             # output.
             place = error.filename or ("standard output" if error.errno in _DISK_FULL else "")
             return FAILED, f"{place}: {error.strerror or error}".removeprefix(": ")
-    return FAILED, f"a fault in QIR: {type(error).__name__}: {error}; --debug shows where"
+    where = _plugin_at_fault(error) or "QIR"
+    return FAILED, f"a fault in {where}: {type(error).__name__}: {error}; --debug shows where"
+
+
+def _plugin_at_fault(error: BaseException) -> str:
+    """Returns the function of another distribution's plugin that was running last, and whose it is;
+    nothing where none was."""
+    from qir import registry
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        module = str(frame.f_globals.get("__name__", ""))
+        if owner := registry.stranger(module):
+            return f"{module}.{frame.f_code.co_name} of {owner}"
+    return ""
 
 
 def shorten(text: str) -> str:

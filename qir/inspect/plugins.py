@@ -18,13 +18,18 @@ from qir.numerics.range_rules import NamedRangeRule
 from qir.numerics.stages import StageFunction
 from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
-from qir.profiles.methods import checked, core_methods
+from qir.profiles.methods import BUILT_IN, checked
 from qir.profiles.preparation import PreparationStep
 from qir.rewrite import Pass
 from qir.target import Target, target
 
 State = Literal["ok", "clashing", "other API", "not usable", "broken"]
-"""`clashing`: two distributions claim its name; `not usable`: what it needs is not installed."""
+"""`clashing`: two distributions claim its name, or that of a row in its table; `not usable`: what
+it needs is not installed."""
+
+
+class _RowClash(PluginError):
+    """A row of a table that another distribution has too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,15 @@ def group_of(kind: str) -> str:
 
 def load_plugin(group: str, name: str) -> object:
     """Returns the plugin of that name, which is what its kind must be; raises PluginError where it
-    is not."""
+    is not, or has a row that another distribution has."""
+    entry = _load_whole(group, name)
+    if group in (*_TABLES, "qir.methods") and (clash := registry.clash(group, name)):
+        subject = f"{registry.KINDS[group]} {name!r} of {registry.owner(group, name)}"
+        raise _RowClash(f"{subject}: {clash}")
+    return entry
+
+
+def _load_whole(group: str, name: str) -> object:
     if group == "qir.ops":
         return plugin_op(name)
     entry = registry.find(group, name)
@@ -71,7 +84,7 @@ def load_plugin(group: str, name: str) -> object:
     if group == "qir.methods":
         if isinstance(entry, Mapping):
             return {key: checked(method, f"{subject}: {key!r}") for key, method in entry.items()}
-        if core_methods(name):
+        if name in BUILT_IN:
             raise PluginError(f"{subject} has the name of a method of qir itself")
         return checked(entry, subject)
     if group == "qir.targets" and isinstance(entry, Path):
@@ -131,7 +144,7 @@ def look(group: str, name: str) -> PluginSummary:
 def _state(group: str, name: str, error: PluginError) -> State:
     if isinstance(error, ApiError):
         return "other API"
-    if ", " in registry.owner(group, name):
+    if ", " in registry.owner(group, name) or isinstance(error, _RowClash):
         return "clashing"
     cause = error.__cause__
     missing_module = (

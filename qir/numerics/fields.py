@@ -26,12 +26,14 @@ class StageWords:
     def words(self) -> tuple[str, ...]:
         """Returns all that a profile may say."""
         prefix = f"{self.field}."
-        names = registry.entries("qir.stages", object)
+        rows = registry.entries("qir.stages", object)
+        names = [name for name, row in rows.items() if getattr(row, "of", "") == self.field]
         return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
     def fits(self, text: str) -> bool:
         """Returns whether a profile may say that."""
-        return registry.entry("qir.stages", object, f"{self.field}.{text}") is not None
+        row = registry.entry("qir.stages", object, f"{self.field}.{text}")
+        return getattr(row, "of", "") == self.field
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class RangeRuleName:
 
     def fits(self, text: str) -> bool:
         """Returns whether there is such a rule."""
-        return text == "fields" or registry.entry("qir.ranges", object, text) is not None
+        row = registry.entry("qir.ranges", object, text)
+        return text == "fields" or hasattr(row, "choose")  # a NamedRangeRule
 
 
 @dataclass(frozen=True, slots=True)

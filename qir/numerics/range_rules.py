@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import registry
-from qir.errors import ProfileError
+from qir.errors import ArgumentError, ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose
 
@@ -53,6 +53,11 @@ class NamedRangeRule:
     family: str = ""
     """The name of rules that go together: each type of quantized values takes the one that speaks
     of it."""
+
+    def __post_init__(self) -> None:
+        if (self.choose is None) == (self.function is None):
+            has = "neither" if self.choose is None else "both"
+            raise ArgumentError(f"NamedRangeRule is given choose or function; it has {has}")
 
     def fits(self, storage: str, symmetric: bool) -> bool:
         """Returns whether the formula says how such quantized values get their scale."""

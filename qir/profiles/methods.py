@@ -6,7 +6,7 @@ All are found by entry point, those of QIR's own backends too. An entry point na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -98,15 +98,15 @@ def plugin_method(name: str) -> PluginMethod | None:
 
     Raises PluginError for one that is not what a method must be.
     """
-    for table in _tables():
-        if name in table:
-            return table[name]
-    if name in BUILT_IN or name not in registry.names(KIND):
+    if name in BUILT_IN:
         return None
-    entry = registry.find(KIND, name)
-    if isinstance(entry, Mapping):
+    entry = registry.entry(KIND, object, name)
+    if entry is None and name in registry.names(KIND):
+        entry = registry.find(KIND, name)
+    if entry is None or isinstance(entry, Mapping):
         return None
-    return checked(entry, f"method {name!r} of {registry.owner(KIND, name)}")
+    owner = registry.owner(KIND, name)
+    return checked(entry, f"method {name!r} of {owner}" if owner else f"method {name!r}")
 
 
 def checked(entry: object, subject: str) -> PluginMethod:
@@ -116,22 +116,6 @@ def checked(entry: object, subject: str) -> PluginMethod:
     if unknown_blocks := [block for block in entry.reads if block not in BLOCKS]:
         raise PluginError(f"{subject} reads {unknown_blocks[0]!r}; blocks are {', '.join(BLOCKS)}")
     return entry
-
-
-def _tables() -> Iterator[Mapping[str, PluginMethod]]:
-    """Yields the tables of methods that there are; a plugin that does not load has none."""
-    for name in registry.names(KIND):
-        try:
-            entry = registry.find(KIND, name)
-        except PluginError:
-            continue
-        if isinstance(entry, Mapping):
-            yield entry
-
-
-def core_methods(name: str) -> bool:
-    """Returns whether a name is built in, or that of a method in a table."""
-    return name in BUILT_IN or any(name in table for table in _tables())
 
 
 def reads(name: str) -> tuple[str, ...]:
@@ -155,13 +139,15 @@ def moving() -> tuple[str, ...]:
 
 
 def tabled() -> Mapping[str, PluginMethod]:
-    """Returns the methods of all tables."""
-    return {name: method for table in _tables() for name, method in table.items()}
+    """Returns the methods that are used, of tables and single ones, by name."""
+    return registry.entries(KIND, PluginMethod)
 
 
 def method_names() -> tuple[str, ...]:
     """Returns all that a profile may name."""
-    return (*BUILT_IN, *tabled(), *(n for n in registry.names(KIND) if _is_single_method(n)))
+    rows = tabled()
+    others = (n for n in registry.names(KIND) if n not in rows and _is_single_method(n))
+    return (*BUILT_IN, *rows, *others)
 
 
 def params(name: str) -> Mapping[str, Param]:

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from qir.errors import ParseError, ProfileError
+from qir import registry
+from qir.errors import ParseError, PluginError, ProfileError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype
 from qir.ir.ops import OPS, spec
@@ -184,7 +185,8 @@ class _Reader:
         names = list(allowed)
         for key in keys:
             if key not in names:
-                raise self.error(at or key, f"no {what} {key!r}; {_hint(key, names)}", key)
+                why = registry.refusal(what, key) or f"no {what} {key!r}; {_hint(key, names)}"
+                raise self.error(at or key, why, key)
 
     def element(self, name: str, at: str) -> None:
         try:
@@ -415,7 +417,11 @@ class _Reader:
         full = f"{block}.{name}" if block else name
         if name == "levels":
             return self.levels(full, value)
-        if not fits(kind, value):
+        try:
+            is_known = fits(kind, value)
+        except PluginError as error:
+            raise self.error(full, f"{full}: {error}") from error
+        if not is_known:
             raise self.error(full, f"{full} = {value!r}; it is one of: {said(kind)}")
         if full == "choose.zero" and isinstance(value, str) and (why := fixed_zero_fault(value)):
             raise self.error(full, f"{full} = {value!r}: {why}")

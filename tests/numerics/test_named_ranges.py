@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir.errors import ArgumentError
 from qir.ir.dtype import dtype
-from qir.numerics import NAMED_RULES, choose
-from qir.numerics.range_rules import printed_rules
+from qir.numerics import NAMED_RULES, Choose, choose
+from qir.numerics.range_rules import NamedRangeRule, printed_rules
 
 F = np.float32
 Floats = NDArray[np.float32]
@@ -113,3 +114,10 @@ def test_signed_integers_of_fbgemm_are_about_zero() -> None:
     scale, zero = halves(low, high, middle=0)
     assert np.array_equal(found, scale)
     assert np.array_equal(zeros, zero)
+
+
+def test_a_rule_is_made_of_fields_or_of_a_function() -> None:
+    with pytest.raises(ArgumentError, match="choose or function; it has neither"):
+        NamedRangeRule(said="scale = 1")
+    with pytest.raises(ArgumentError, match="choose or function; it has both"):
+        NamedRangeRule(Choose(), lambda low, high, request: (low, high))

@@ -20,7 +20,7 @@ from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import TensorType
 from qir.numerics import MethodField
 from qir.profiles import PluginMethod, profile, query_for_op
-from qir.profiles.methods import core_methods
+from qir.profiles.methods import BUILT_IN
 from qir.reference import methods
 from qir.reference.products import ProductKernel
 from qir.reference.quantized import run_on_floats
@@ -71,7 +71,9 @@ def _ops(given: PluginMethod) -> str:
 
 
 def _form(name: str, given: PluginMethod) -> str:
-    demand(not core_methods(name), f"{name} is the name of a method of qir itself")
+    clash = registry.clash("qir.methods", name)
+    demand(name not in BUILT_IN, f"{name} is the name of a method of qir itself")
+    demand(not clash, clash)
     demand(given.ops, "ops is empty: no profile could use it")
     for op in given.ops:
         spec(op)

@@ -22,10 +22,6 @@ def check_range_rules(table: Mapping[str, NamedRangeRule]) -> tuple[Check, ...]:
     """Holds range rules to what quantizing by them relies on."""
     checks = Checklist()
 
-    def is_one_of_two() -> None:
-        for name, rule in table.items():
-            demand((rule.choose is None) != (rule.function is None), f"{name}: choose or function")
-
     def gives_numbers() -> str:
         for name, rule in table.items():
             for request, scale, zero in _chosen(name, rule):
@@ -42,7 +38,6 @@ def check_range_rules(table: Mapping[str, NamedRangeRule]) -> tuple[Check, ...]:
             )
             demand(first == again, f"{name}: other numbers the second time")
 
-    checks.check("is made of fields, or a function", is_one_of_two)
     checks.check(
         "gives scales above zero, and zero points that are quantized values", gives_numbers
     )
