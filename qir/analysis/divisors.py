@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from qir.calibration import Key, Statistics
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -83,7 +85,7 @@ def _is_computed(value: Value) -> bool:
 
 def _has_negative_power(node: Node) -> bool:
     power = node.operands["b"].constant
-    return power is not None and bool((power.data < 0).all())
+    return power is not None and bool(np.less(power.data, 0).all())
 
 
 def _is_near(value: Value) -> bool:

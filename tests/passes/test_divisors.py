@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,8 @@ def test_small_divisors_give_what_float_gives(seed: int, target: str, tmp_path: 
 
         pipeline.save(made, tmp_path / "y.pt", target=target)
         tensors = map(torch.from_numpy, data.values())
-        found = torch.jit.load(tmp_path / "y.pt")(*tensors).numpy()
+        load: Callable[[Path], Callable[..., torch.Tensor]] = torch.jit.load
+        found = load(tmp_path / "y.pt")(*tensors).numpy()
     wanted = np.maximum(data["a"], 0) / (data["b"][..., -1:] + np.float32(1e-15))
     assert np.isfinite(found).all(), f"seed {seed}"
     np.testing.assert_allclose(found, wanted, rtol=0, atol=wanted.max() / 100)
