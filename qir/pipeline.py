@@ -49,6 +49,7 @@ from qir.programs import KERNELS
 from qir.qir_files import SUFFIX, read_qir, write_qir
 from qir.quantizing import (
     DEFAULT,
+    divisor_distances,
     granularity_named,
     grouped_by,
     in_ops_of,
@@ -272,7 +273,13 @@ def plan(
         masks = mask_values(folded, statistics)
         capability = backend.planned(folded)
         found = assign_schemes(
-            folded, capability, granularity_named(granularity), user_rules, kernel_groups, masks
+            folded,
+            capability,
+            granularity_named(granularity),
+            user_rules,
+            kernel_groups,
+            masks,
+            divisor_distances(folded, statistics),
         )[0]
         if statistics is None:
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
@@ -317,7 +324,13 @@ def _plan_by_profile(
     folded = fold(graph)
     masks = mask_values(folded, statistics)
     return assign_schemes(
-        folded, table, granularity, user_rules, find_kernel_groups(folded, kernel_profile), masks
+        folded,
+        table,
+        granularity,
+        user_rules,
+        find_kernel_groups(folded, kernel_profile),
+        masks,
+        divisor_distances(folded, statistics),
     )[0]
 
 

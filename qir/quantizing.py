@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qir.analysis.decisions import Plan
+from qir.analysis.divisors import observed_divisors
 from qir.analysis.kernel_groups import find_kernel_groups, is_float_group
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import observed_masks, refuted_masks
@@ -242,6 +243,7 @@ class Prepared:
             self.recipe.range_rule,
             self.groups,
             mask_values(self.graph, self.statistics),
+            divisor_distances(self.graph, self.statistics),
         )
 
     def plan(self, rules: Iterable[str]) -> Plan:
@@ -259,6 +261,7 @@ class Prepared:
             planned.user_rules,
             rows,
             planned.masks,
+            planned.divisors,
         )[0]
 
     def quantized(
@@ -377,6 +380,16 @@ def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str
         folded, statistics
     )
     return tuple(sorted((value.name, least) for value, least in found.items()))
+
+
+def divisor_distances(
+    folded: Graph, statistics: Statistics | None
+) -> tuple[tuple[str, float], ...]:
+    """Returns the divisors on which statistics and ops decide otherwise, as a plan takes them."""
+    if statistics is None:
+        return ()
+    found = observed_divisors(folded, statistics)
+    return tuple(sorted((value.name, distance) for value, distance in found.items()))
 
 
 def kernels_of(graph: Graph, name: str) -> Profile:

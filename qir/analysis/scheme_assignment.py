@@ -49,20 +49,24 @@ def assign_schemes(
     user_rules: Iterable[UserRule] = (),
     kernels: Iterable[KernelGroup] | None = None,
     observed_masks: Iterable[tuple[str, float]] = (),
+    divisors: Iterable[tuple[str, float]] = (),
 ) -> tuple[Plan, Schemes]:
     """Returns the plan, and the scheme of every slot.
 
     Kernels are the target's chains, unless `kernels` lists them. `observed_masks` are values in
     which calibration found a mask, with its number; 0 refutes a mask that a constant suggests.
+    `divisors` are divisors with their observed distance from 0, as a share of their range.
     Raises SchemeError for user rules that contradict each other or the target.
     """
     masks = {graph.values[name]: least for name, least in observed_masks if name in graph.values}
     choices = tuple(user_rules), None if kernels is None else tuple(kernels)
+    distances = {graph.values[name]: x for name, x in divisors if name in graph.values}
+    sensitive = sensitive_values(graph, distances)
     clamping: dict[Node, str] = {}
     # Schemes are known only after all ops are decided, and may show that an op has to stay float
     # after all. Then everything is decided anew; each round adds an op, so this ends.
     while True:
-        work = _SchemeAssignment(graph, capability, granularity, *choices, clamping)
+        work = _SchemeAssignment(graph, capability, granularity, *choices, clamping, sensitive)
         work.masks = merge_masks(work.masks, masks)
         work.decide()
         work.check_rules()
@@ -83,6 +87,7 @@ class _SchemeAssignment:
         user_rules: tuple[UserRule, ...],
         kernels: Iterable[KernelGroup] | None,
         clamping: Mapping[Node, str],
+        sensitive: Mapping[Value, str],
     ) -> None:
         self.graph = graph
         self.table = table
@@ -96,7 +101,7 @@ class _SchemeAssignment:
             graph, {op for op, row in table.ops.items() if row.share}
         )
         self.masks = constant_masks(graph)
-        self.sensitive = sensitive_values(graph)
+        self.sensitive = sensitive
         self.reasons: dict[Node, str] = {}
         self.anchor_of: dict[Node, Node] = {}
         """Fused op -> the anchor of its kernel."""

@@ -12,12 +12,15 @@ A normalization that an exporter wrote in its parts is the usual case:
 
 One scale for all rows rounds a small variance to 0, and one over its root to anything at all.
 Before its factor and shift a normalized value may hold outliers that these take back.
+
+Other divisors are sensitive where they reach near 0: see `qir.analysis.divisors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from qir.analysis.divisors import operands_near_zero
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -41,8 +44,14 @@ _APPLY = frozenset({"mul", "div", "add", "sub"})
 """How a statistic, a factor or a shift is applied to what is normalized."""
 
 
-def sensitive_values(graph: Graph) -> dict[Value, str]:
-    """Returns the values that stay float by default, each with the reason."""
+def sensitive_values(
+    graph: Graph, observed_divisors: Mapping[Value, float] | None = None
+) -> dict[Value, str]:
+    """Returns the values that stay float by default, each with the reason.
+
+    `observed_divisors` holds what calibration found of divisors, as
+    `qir.analysis.divisors.observed_divisors` returns it.
+    """
     statistics = _statistics(graph)
     roots = [n for n in graph if any(v in statistics for v in _operands_of_root(n))]
     out: dict[Value, str] = {}
@@ -61,6 +70,8 @@ def sensitive_values(graph: Graph) -> dict[Value, str]:
             said = f"is normalized by {made[value].op} of a reduction"
             for applied in _normalized(value, statistics):
                 out.setdefault(applied, said)
+    for value, said in operands_near_zero(graph, observed_divisors or {}).items():
+        out.setdefault(value, said)
     return out
 
 

@@ -116,7 +116,8 @@ def run(
     batch: the first that differs by more than the order of float32 sums explains is reported as a
     fault, and the status is 1.
 
-    --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
+    --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high, inf,
+    nan}]}, or, with
     --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes,
     relative, tolerance, equal, agree, metrics}], fault: {tensor, op, largest, bound}}; tolerance is
     null where bytes must be equal; metrics has a number by name, text where it is infinite, null
@@ -298,6 +299,7 @@ def _result_json(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
         "dtype": kind_of_result(graph, name, array),
         "low": low,
         "high": high,
+        **_non_finite(array),
     }
 
 
@@ -312,6 +314,16 @@ def _finite_range(array: Tensor) -> tuple[float | None, float | None]:
     floats = array.astype(np.float64)
     finite = floats[np.isfinite(floats)]
     return (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+
+
+def _non_finite(array: Tensor) -> dict[str, int]:
+    """Returns how many elements are infinite and how many are NaN."""
+    import numpy as np
+
+    if array.dtype.kind not in "fV":
+        return {"inf": 0, "nan": 0}
+    reals = array.astype(np.float64)
+    return {"inf": int(np.isinf(reals).sum()), "nan": int(np.isnan(reals).sum())}
 
 
 def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
@@ -341,6 +353,11 @@ def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
         )
         rows.append(row)
     screen.table(columns, rows)
+    for name, array in results.items():
+        count = _non_finite(array)
+        if any(count.values()):
+            said = f"{name}: {count['inf']:,} inf, {count['nan']:,} NaN of {array.size:,} elements"
+            screen.line(f"{said}; least and greatest are of the others.", "yellow")
 
 
 def _element(value: object) -> str:

@@ -122,3 +122,18 @@ def test_texts_are_calibrated_beside_and_drawn(tmp_path: Path) -> None:
     for engine in ("reference", "onnxruntime"):
         said = qir("bench", path, "--with", engine, "--runs", "2")
         assert not said.status, said
+
+
+def test_run_says_how_many_elements_are_no_finite_number(tmp_path: Path) -> None:
+    x = tmp_path / "x.npy"
+    np.save(x, np.array([[1, 0], [0, -1], [4, 0]], np.float32))
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node("Reciprocal", ["x"], ["r"]), helper.make_node("Sqrt", ["x"], ["s"])]
+    path = written(tmp_path, nodes, [info("r", FLOAT, ["N", 2]), info("s", FLOAT, ["N", 2])])
+    told = qir("run", path, "--data", x).out
+    assert "r: 3 inf, 0 NaN of 6 elements; least and greatest are of the others." in told
+    assert "s: 0 inf, 1 NaN of 6 elements; least and greatest are of the others." in told
+    (s,) = json.loads(qir("run", path, "--data", x, "--values", "s", "--json").out)["outputs"]
+    assert (s["low"], s["high"], s["inf"], s["nan"]) == (0, 2, 0, 1)
+    np.save(x, np.ones((2, 2), np.float32))
+    assert "inf" not in qir("run", path, "--data", x).out

@@ -103,6 +103,14 @@ class AssignSchemes(Pass):
 
     The number 0 marks values in which a constant suggests a mask that the data refute.
     """
+    divisors: tuple[tuple[str, float], ...] = field(
+        default=(),
+        metadata=option(read=parse_masks, write=mask_texts, kind="list of number and value"),
+    )
+    """Divisors with their distance from 0 in calibration, as a share of their range.
+
+    Only those are here on which the ops alone decide otherwise.
+    """
 
     _file: ClassVar[Profile | None] = None
     """The profile of a file that `groups` named."""
@@ -130,7 +138,13 @@ class AssignSchemes(Pass):
             # Values inside a kernel of the profile are never stored, so they get no scheme.
             kernels = find_kernel_groups(graph, self._file or profile_in(graph, self.groups))
         _, schemes = assign_schemes(
-            graph, self.capability, self.granularity, self.user_rules, kernels, self.masks
+            graph,
+            self.capability,
+            self.granularity,
+            self.user_rules,
+            kernels,
+            self.masks,
+            self.divisors,
         )
         count = 0
         for node, slots in schemes.items():
