@@ -44,7 +44,7 @@ _CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
 _LIST_OPS = frozenset((*loops.OPS, *READS_PAIRS, "Identity"))
 """Ops that may have lists of tensors, or complex ones, as operands."""
 
-_KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount"))
+_KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount", "GatherV2"))
 """Ops that are kept as foreign where their converter refuses them."""
 _SKIPS_OPERANDS = frozenset((*kernels.OPS, *loops.OPS))
 """Ops with operands that say nothing new, such as ranges and shapes."""

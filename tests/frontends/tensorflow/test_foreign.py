@@ -57,6 +57,19 @@ def test_an_unknown_op_is_run_by_tensorflow_and_written_back(name: str, tmp_path
         assert difference(ours, theirs, 1e-6) == ""
 
 
+def test_a_gather_past_its_batch_axes_is_kept(tmp_path: Path) -> None:
+    x, at = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5), np.array([[3, 0], [1, 1]], "i4")
+    proto, (wanted,) = build_graph_def(
+        lambda x, i: tf.gather(x, i, axis=2, batch_dims=1) * 2, (x, at)
+    )
+    graph = qir.load(save_graph_def(proto, tmp_path / "a.pb"))
+    (kept,) = (node for node in graph if node.op == "foreign")
+    assert kept.attrs["op"] == "GatherV2"
+    assert np.array_equal(run_graph(graph, (x, at))[0], wanted)
+    qir.save(graph, tmp_path / "b.pb", target="tensorflow-onednn")
+    assert np.array_equal(run_graph(qir.load(tmp_path / "b.pb"), (x, at))[0], wanted)
+
+
 def test_open_sizes_go_through_a_kept_op(tmp_path: Path) -> None:
     proto, _ = build_graph_def(lambda x: tf.math.betainc(x, x, x), (X,), open_axes=1)
     graph = qir.load(save_graph_def(proto, tmp_path / "a.pb"))
