@@ -44,7 +44,8 @@ def _scaled_size(size: Any, factor: float) -> Any:
     """Returns a size times a factor, rounded down; a symbolic size stays symbolic."""
     if float(factor).is_integer():
         return size * int(factor)
-    return torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
+    sym_int: Any = torch.sym_int  # typed in some releases of torch only
+    return sym_int(size * factor)
 
 
 def _infer_resize(name: str) -> Callable[..., torch.Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ _MADE = {
     "FixedQParamsFakeQuantize": lambda: AO.FixedQParamsFakeQuantize(_FIXED),
 }
 """Observers that are made with numbers."""
+_CODE_LINE = re.compile(r" \(File [^)]*\)")
 _MOST = 110
 """Characters of a reason."""
 
@@ -169,7 +171,8 @@ def _watching(make: Any) -> Any:
 
 
 def _short(text: str) -> str:
-    text = " ".join(text.split()).replace("|", "\\|")
+    # The line of the user's code is that of the test here.
+    text = _CODE_LINE.sub("", " ".join(text.split())).replace("|", "\\|")
     return text if len(text) <= _MOST else f"{text[: _MOST - 4].rsplit(' ', 1)[0]} ..."
 
 
