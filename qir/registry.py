@@ -125,6 +125,17 @@ def place(kind: str, name: str) -> str:
     return ", ".join(p.module for p in _points(kind).get(name, ()))
 
 
+def stranger(module: str) -> str:
+    """Returns the distribution of a plugin in that module or next to it in its package, where it is
+    not QIR; nothing for other modules."""
+    top = module.partition(".")[0]
+    for points in _installed().values():
+        for point in points:
+            if point.module.partition(".")[0] == top and _distribution_name(point) != _OWN:
+                return _owner(point)
+    return ""
+
+
 @contextmanager
 def offer(kind: str, name: str, plugin: object) -> Iterator[None]:
     """Lets a plugin be found inside a `with` block without being installed."""

@@ -13,6 +13,7 @@ import pytest
 
 import qir
 from qir import registry
+from qir.cli.failures import describe
 from qir.errors import PluginError, ProfileError
 from qir.inspect.plugins import plugins
 from qir.numerics.stages import BoundsStage, stage_function, stage_functions
@@ -293,3 +294,13 @@ def test_a_stage_of_another_field_is_no_word_of_a_profile(installed: Path) -> No
     ) as caught:
         parse_profile("a", 'name = "a"\nextends = "native"\n[stage]\nrelu = "odd"\n')
     assert "odd" not in str(caught.value).partition("it is one of")[2]
+
+
+def test_a_fault_in_a_plugin_is_told_as_its_own(installed: Path) -> None:
+    module(installed, HOME, "def broken(): raise ValueError('no')\n")
+    distribution(installed, "acme", {"acme": f"{HOME}:broken"}, "qir.stages")
+    registry.forget()
+    with pytest.raises(ValueError, match="no") as caught:
+        registry.find("qir.stages", "acme")()  # type: ignore[operator]
+    said = "a fault in acme_rows.broken of acme 1.0: ValueError: no; --debug shows where"
+    assert describe(caught.value) == (2, said)

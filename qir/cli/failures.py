@@ -102,7 +102,24 @@ def describe(error: BaseException) -> tuple[int, str]:
         case OSError():
             place = error.filename or ("standard output" if error.errno in _DISK_FULL else "")
             return FAILED, f"{place}: {error.strerror or error}".removeprefix(": ")
-    return FAILED, f"a fault in QIR: {type(error).__name__}: {error}; --debug shows where"
+    where = _plugin_at_fault(error) or "QIR"
+    return FAILED, f"a fault in {where}: {type(error).__name__}: {error}; --debug shows where"
+
+
+def _plugin_at_fault(error: BaseException) -> str:
+    """Returns the function of another distribution's plugin that was running last, and whose it is;
+    nothing where none was."""
+    from qir import registry
+
+    frames, level = [], error.__traceback__
+    while level:
+        frames.append(level.tb_frame)
+        level = level.tb_next
+    for frame in reversed(frames):
+        module = str(frame.f_globals.get("__name__", ""))
+        if owner := registry.stranger(module):
+            return f"{module}.{frame.f_code.co_name} of {owner}"
+    return ""
 
 
 def shorten(text: str) -> str:
