@@ -117,7 +117,10 @@ def _plugin_at_fault(error: BaseException) -> str:
     nothing where none was."""
     from qir import registry
 
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames, level = [], error.__traceback__
+    while level:
+        frames.append(level.tb_frame)
+        level = level.tb_next
     for frame in reversed(frames):
         module = str(frame.f_globals.get("__name__", ""))
         if owner := registry.stranger(module):
