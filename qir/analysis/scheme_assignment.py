@@ -205,7 +205,9 @@ class _SchemeAssignment:
         if reason := self.table.float_reason(node):
             return reason
         if entry is None:
-            return self._unfused_reason(node) or unsupported_op_text(self.table.name, node.op)
+            return self._unfused_reason(node) or unsupported_op_text(
+                self.table.name, node.op, node.attrs
+            )
         if self._is_float_by_rule(node):
             return "a rule keeps it float"
         if entry.share and node in self.clamping:

@@ -69,11 +69,17 @@ class _SlotType:
     """The axis that may have a scale for each index."""
 
 
-def unsupported_op_text(name: str, op: str) -> str:
-    """Returns why a target takes an op in no integers: its table has no row for it."""
+def unsupported_op_text(name: str, op: str, attrs: Mapping[str, Attr] | None = None) -> str:
+    """Returns why a target takes an op in no integers: its table has no row for it.
+
+    With the attributes of a float op, also names the pass that rewrites it.
+    """
     if spec(op).traits.value_preserving:
         return f"it moves elements alone; the table of {name} plans no integers for {op}"
-    return f"{name} has no integer {op}"
+    lowering = spec(op).traits.lowering
+    lowered_by = "" if attrs is None or lowering is None else lowering(attrs)
+    remedy = f"; `qir opt -p {lowered_by}` rewrites it" if lowered_by else ""
+    return f"{name} has no integer {op}{remedy}"
 
 
 def _refusal(reason: str) -> tuple[Taken, str]:

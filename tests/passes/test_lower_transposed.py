@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 import qir
+from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -68,6 +69,22 @@ def test_the_convolution_computes_what_the_transposed_one_does() -> None:
         found, wanted = (run(each, {"x": x})["y"] for each in (lowered, graph))
         assert np.allclose(found, wanted, rtol=0, atol=1e-5)
         compared += 1
+
+
+@pytest.mark.parametrize(("groups", "strides"), [(1, (2, 2)), (2, (2, 2)), (1, (2, 1))])
+def test_the_plan_names_the_pass_where_it_rewrites(groups: int, strides: tuple[int, int]) -> None:
+    graph = Graph()
+    x = graph.add("input", types=[qir.TensorType((1, 4, 3, 3), F32)], name="x").result
+    w = graph.constant(np.ones((4, 2, 2, 2), F))
+    attrs: dict[str, Attr] = {"stride": strides, "groups": groups}
+    made = graph.add("conv_transpose2d", {"x": x, "w": w}, attrs, name="t")
+    graph.add("output", {"y": made.result})
+    (reason,) = (d.reason for d in qir.plan(graph, target="onnxruntime").decisions)
+    remedy = "; `qir opt -p lower-transposed` rewrites it"
+    made_graph = run_passes(graph, [LowerTransposed()], qir.Ledger())
+    lowered = all(node.op != "conv_transpose2d" for node in made_graph)
+    assert reason == "onnxruntime has no integer conv_transpose2d" + (remedy if lowered else "")
+    assert lowered == (groups == 1 and strides == (2, 2))
 
 
 def test_open_sizes_stay_open() -> None:

@@ -5,7 +5,10 @@ Pads are all fronts, then all backs, as in conv2d.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qir.ir import dims
+from qir.ir.attrs import Attr
 from qir.ir.dims import Dim, Shape
 from qir.ir.ops.conv import window_count
 from qir.ir.ops.elementwise import require_same_express
@@ -114,6 +117,13 @@ _WEIGHT = Traits(
     layer="convolution",
 )
 
+
+def _lowering(attrs: Mapping[str, Attr]) -> str:
+    stride = attrs["stride"]
+    same_stride = isinstance(stride, tuple) and len(set(stride)) == 1
+    return "lower-transposed" if attrs["groups"] == 1 and same_stride else ""
+
+
 OPS = (
     *(
         OpSpec(
@@ -133,7 +143,7 @@ OPS = (
             _OPERANDS,
             _transposed,
             (*_attrs(n), AttrSpec("output_pad", "ints", (0,) * n)),
-            Traits(layer="transposed"),
+            Traits(layer="transposed", lowering=_lowering if n == 2 else None),
             cost=_macs,
             doc=f"{n}-d transposed convolution, w is [in, out / groups, ...]",
         )

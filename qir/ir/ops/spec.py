@@ -197,6 +197,9 @@ class Traits:
     """One operand, one result, each element by itself."""
     layer: Layer | None = None
     """What kind of layer it is: one whose weights are usually constant."""
+    lowering: Callable[[Mapping[str, Attr]], str] | None = None
+    """Returns the name of the pass that rewrites it, by its attributes, as ops that more targets
+    have in integers; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True)
