@@ -228,5 +228,5 @@ def test_names_of_the_past_are_found() -> None:
     assert list(unknown_words(text)) == [(2, "most")]
     page = "`read_profile` and `bring` in `qir/profiles/library.py`"
     assert missing_names(page) == ["`bring` in qir/profiles/library.py"]
-    page = "`qir/registry.py` (`offer`, `offered`)"
-    assert missing_names(page) == ["`offered` in qir/registry.py"]
+    page = "`qir/registry.py` (`offer`, `offerings`)"
+    assert missing_names(page) == ["`offerings` in qir/registry.py"]

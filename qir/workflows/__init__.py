@@ -1,7 +1,7 @@
 """What the commands of `qir` do with a model, each as one function that a Python program can call.
 
 `qir.load` gives the model. The functions write the result and return what the command shows.
-Some messages name an option of the command: `--force` is the argument `force`, `--stats` is
+Some messages name an option of the command: `--force` is the argument of that name, `--stats` is
 `statistics`, `--as` the recipe's `profile`.
 """
 
