@@ -19,20 +19,14 @@ from qir.calibration import Key, Statistics
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.near_zero import DIVISOR_SLOTS, KEEPING_NEAR_0
 from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.result_bounds import result_bounds
 
-_SLOTS = {"div": "b", "pow": "a"} | dict.fromkeys(
-    "reciprocal rsqrt log log2 log10".split(),
-    "x",
-)
-"""The slot of what may not become 0, by op; of `pow` where the exponent is negative."""
 _TINY = 1e-3
 """A positive constant up to this, added or as a lower bound, is there to keep 0 away."""
 _HALF_STEP = 1 / 510
 """Half a step of 8 bits as a share of the range."""
-_KEEPING_NEAR_0 = frozenset("relu abs neg square sqrt cast identity clip max".split())
-"""Ops whose result is near 0 where their operand is."""
 
 
 def operands_near_zero(graph: Graph, observed: Mapping[Value, float]) -> dict[Value, str]:
@@ -71,7 +65,7 @@ def observed_divisors(graph: Graph, statistics: Statistics) -> dict[Value, float
 
 def _divisors(graph: Graph) -> Iterator[tuple[Node, Value]]:
     for node in graph:
-        slot = _SLOTS.get(node.op)
+        slot = DIVISOR_SLOTS.get(node.op)
         if slot is None or node.stages or (node.op == "pow" and not _has_negative_power(node)):
             continue
         if _is_computed(value := node.operands[slot]):
@@ -122,7 +116,7 @@ def _feeding(divisor: Value) -> Iterator[Value]:
         value = waiting.pop()
         yield value
         node = value.node
-        if node.op in _KEEPING_NEAR_0 or _has_tiny_number(node):
+        if node.op in KEEPING_NEAR_0 or _has_tiny_number(node):
             read = [v for v in node.operands.values() if _is_computed(v)]
         elif spec(node.op).traits.value_preserving:
             read = _moved(node)

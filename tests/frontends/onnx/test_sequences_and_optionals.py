@@ -188,7 +188,7 @@ def test_verbs_say_what_files_of_data_do_not_hold(tmp_path: Path) -> None:
     said = command.qir("run", maps, "--data", data)
     assert [w for w in said.out.split() if w.startswith("opaque")] == ['opaque<"seq(map(int64,']
     assert json.loads(command.qir("run", maps, "--data", data, "--json").out)["outputs"] == [
-        {"name": "y", "shape": [1], "dtype": KIND, "low": None, "high": None}
+        {"name": "y", "shape": [1], "dtype": KIND, "low": None, "high": None, "inf": 0, "nan": 0}
     ]
     said = command.qir("run", maps, "--data", data, "-o", tmp_path / "y.npz")
     command.assert_one_line(said, 1, 2)
