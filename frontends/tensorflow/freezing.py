@@ -55,7 +55,9 @@ def read_frozen_folder(path: Path, signature: str) -> FrozenModel | None:
     if signature not in signatures or graph.library.function or has_variables or not graph.node:
         return None
     chosen = signatures[signature]
-    inputs = {parse_place(info.name)[0]: name for name, info in chosen.inputs.items()}
+    # A map of protobuf has no order of its own: its entries come as they are hashed.
+    places = {parse_place(info.name)[0]: name for name, info in chosen.inputs.items()}
+    inputs = {node.name: places[node.name] for node in graph.node if node.name in places}
     outputs = {name: parse_place(chosen.outputs[name].name) for name in sorted(chosen.outputs)}
     return FrozenModel(source_from(graph, str(path)), inputs, outputs)
 
