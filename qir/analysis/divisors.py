@@ -19,7 +19,6 @@ from qir.calibration import Key, Statistics
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.near_zero import DIVISOR_SLOTS, KEEPING_NEAR_0
 from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.result_bounds import result_bounds
 
@@ -65,7 +64,7 @@ def observed_divisors(graph: Graph, statistics: Statistics) -> dict[Value, float
 
 def _divisors(graph: Graph) -> Iterator[tuple[Node, Value]]:
     for node in graph:
-        slot = DIVISOR_SLOTS.get(node.op)
+        slot = spec(node.op).traits.divisor
         if slot is None or node.stages or (node.op == "pow" and not _has_negative_power(node)):
             continue
         if _is_computed(value := node.operands[slot]):
@@ -116,7 +115,7 @@ def _feeding(divisor: Value) -> Iterator[Value]:
         value = waiting.pop()
         yield value
         node = value.node
-        if node.op in KEEPING_NEAR_0 or _has_tiny_number(node):
+        if spec(node.op).traits.near_zero or _has_tiny_number(node):
             read = [v for v in node.operands.values() if _is_computed(v)]
         elif spec(node.op).traits.value_preserving:
             read = _moved(node)

@@ -114,23 +114,26 @@ _AB = (Slot("a"), Slot("b"))
 _X = (Slot("x"),)
 _XS = (Slot("xs", variadic=True),)
 _ELEMENTWISE = Traits(elementwise=True)
+_BOUNDS = Traits(elementwise=True, near_zero=True)
 
 OPS = (
     OpSpec("add", _AB, _binary, traits=Traits(commutative=True), doc="a + b"),
     OpSpec("sub", _AB, _binary, doc="a - b"),
     OpSpec("mul", _AB, _binary, traits=Traits(commutative=True), doc="a * b"),
-    OpSpec("div", _AB, _binary, doc="a / b"),
-    OpSpec("relu", _X, number_unary, traits=_ELEMENTWISE, doc="max(x, 0)"),
+    OpSpec("div", _AB, _binary, traits=Traits(divisor="b"), doc="a / b"),
+    OpSpec("relu", _X, number_unary, traits=_BOUNDS, doc="max(x, 0)"),
     OpSpec(
         "clip",
         _X,
         number_unary,
         (AttrSpec("min", "float"), AttrSpec("max", "float")),
-        _ELEMENTWISE,
+        _BOUNDS,
         doc="min(max(x, min), max); a bound that is none does not bind",
     ),
     OpSpec("sigmoid", _X, float_unary, traits=_ELEMENTWISE, doc="1 / (1 + exp(-x))"),
-    OpSpec("pow", _AB, _power, doc="a to the power b, in the type of a"),
+    OpSpec(
+        "pow", _AB, _power, traits=Traits(divisor="a"), doc="a to the power b, in the type of a"
+    ),
     OpSpec(
         "mod",
         _AB,
@@ -142,7 +145,13 @@ OPS = (
     OpSpec("squared_difference", _AB, _binary, traits=Traits(commutative=True), doc="(a - b)^2"),
     OpSpec("atan2", _AB, _float_binary, doc="angle of the point that is at (b, a)"),
     OpSpec("min", _XS, _variadic, traits=Traits(commutative=True), doc="least of all operands"),
-    OpSpec("max", _XS, _variadic, traits=Traits(commutative=True), doc="greatest of all operands"),
+    OpSpec(
+        "max",
+        _XS,
+        _variadic,
+        traits=Traits(commutative=True, near_zero=True),
+        doc="greatest of all operands",
+    ),
     OpSpec("sum", _XS, _variadic, traits=Traits(commutative=True), doc="sum of all operands"),
     OpSpec(
         "mean", _XS, _float_variadic, traits=Traits(commutative=True), doc="mean of all operands"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from qir import registry
 from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import F32, I32, DType
-from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import Array, Granularity, Param, QuantType, TensorType
 
 ROUND_MODES = (
@@ -249,6 +249,7 @@ OPS = (
         (Slot("x"),),
         _cast,
         (AttrSpec("to", "dtype", required=True),),
+        Traits(near_zero=True),
         doc="values in another element type: integers keep their low bits, float values are cut "
         "toward "
         "zero; past the range of i32 (results of up to 16 bits, and i32) or of i64 they, and "

@@ -195,6 +195,10 @@ class Traits:
     commutative: bool = False
     elementwise: bool = False
     """One operand, one result, each element by itself."""
+    divisor: str | None = None
+    """The slot whose values may not become 0; of `pow` where the exponent is negative."""
+    near_zero: bool = False
+    """Its result is near 0 where its operand is."""
     layer: Layer | None = None
     """What kind of layer it is: one whose weights are usually constant."""
     lowering: Callable[[Mapping[str, Attr]], str] | None = None

@@ -6,7 +6,6 @@ from qir.ir.ops.elementwise import float_unary, number_unary
 from qir.ir.ops.spec import OpSpec, Slot, Traits
 
 _X = (Slot("x"),)
-_ONE = Traits(elementwise=True)
 
 _ON_FLOATS = {
     "exp": "e to the power x",
@@ -44,7 +43,23 @@ _ON_NUMBERS = {
     "sign": "-1, 0 or 1",
 }
 
+_DIVIDING = frozenset("reciprocal rsqrt log log2 log10".split())
+_NEAR_ZERO = frozenset("sqrt square abs neg".split())
+
+
+def _traits(name: str) -> Traits:
+    if name in _DIVIDING:
+        return Traits(elementwise=True, divisor="x")
+    return Traits(elementwise=True, near_zero=name in _NEAR_ZERO)
+
+
 OPS = (
-    *(OpSpec(name, _X, float_unary, traits=_ONE, doc=doc) for name, doc in _ON_FLOATS.items()),
-    *(OpSpec(name, _X, number_unary, traits=_ONE, doc=doc) for name, doc in _ON_NUMBERS.items()),
+    *(
+        OpSpec(name, _X, float_unary, traits=_traits(name), doc=doc)
+        for name, doc in _ON_FLOATS.items()
+    ),
+    *(
+        OpSpec(name, _X, number_unary, traits=_traits(name), doc=doc)
+        for name, doc in _ON_NUMBERS.items()
+    ),
 )
