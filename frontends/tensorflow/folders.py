@@ -22,6 +22,9 @@ _FILE_OPS = frozenset({"ReadFile", "WriteFile", "MatchingFiles"})
 
 def check_folder(path: Path, signature: str) -> None:
     """Raises InputError for a missing signature, missing variables, and what leaves the folder."""
+    if not (path / "saved_model.pb").exists() and (path / "saved_model.pbtxt").exists():
+        # TensorFlow reads it, and nothing below would have looked into it.
+        raise InputError(f"{path}: saved_model.pbtxt is text; save the model with saved_model.pb")
     try:
         metas = SavedModelMessage.FromString((path / "saved_model.pb").read_bytes()).meta_graphs
     except (OSError, DecodeError):

@@ -491,6 +491,16 @@ def test_an_asset_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path) ->
         qir.load(folder)
 
 
+def test_a_folder_whose_graph_is_text_is_refused(tmp_path: Path) -> None:
+    proto = saved_model_pb2.SavedModel()
+    asset(proto.meta_graphs.add(), "../../etc/passwd")
+    folder = tmp_path / "model"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pbtxt").write_text(str(proto))
+    with pytest.raises(InputError, match=r"model: saved_model\.pbtxt is text; save the model with"):
+        qir.load(folder, frontend="tensorflow")
+
+
 def test_a_child_that_dies_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
