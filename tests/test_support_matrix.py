@@ -25,7 +25,7 @@ from qir.profiles import parameters_for_range, profile
 from qir.target import Plans, target
 from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 INT8 = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
 UINT8 = "scale = max(rmin,rmax)/255"

@@ -14,9 +14,9 @@ from qir.errors import OpError
 from qir.ir.graph import Graph
 from qir.target import See
 
+from .arena import Lifetime, plan_arena
 from .builder import Buffer, Fallback, PendingStep, ProgramBuilder, sizes
 from .lower import lower
-from .memory import Lifetime, plan_arena
 from .profiling import StepTime, step_times
 from .program_file import External, ProgramListing, recorded_steps
 from .sizes import Sizes

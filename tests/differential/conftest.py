@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def vnni() -> Iterator[ProcessPoolExecutor]:
     """A process whose oneDNN knows no more than VNNI; it imports torch once for all files."""
-    from tests.differential.kernels_of_torch import processor
+    from tests.differential.torch.kernels import processor
 
     with processor("AVX512_CORE_VNNI") as pool:
         yield pool
@@ -31,7 +31,7 @@ def vnni() -> Iterator[ProcessPoolExecutor]:
 @pytest.fixture(scope="session")
 def runtimes() -> Iterator[Mapping[str, object]]:
     """TensorFlow with oneDNN and without, by profile; each starts once for all files."""
-    from tests.differential.kernels_of_tensorflow import started
+    from tests.differential.tensorflow.kernels import started
 
     with started() as by_profile:
         yield by_profile

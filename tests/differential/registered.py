@@ -78,7 +78,7 @@ class Table:
 
 def table(runtime: str) -> Table:
     """Returns the table of a runtime."""
-    text = (FOLDER / f"kernels_{runtime}.toml").read_text(encoding="utf-8")
+    text = (FOLDER / runtime / "kernels.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
     rows = [
         Claimed(op, tuple(names), tuple(document["profiles"]))

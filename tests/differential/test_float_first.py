@@ -22,7 +22,7 @@ from tests.installed import OPTIMIZED
 from tests.passes.float_networks import Activations, Grown, samples
 
 from . import runtime
-from .kernels_of_torch import Array, Held, Map, Product, Tally, of
+from .torch.kernels import Array, Held, Map, Product, Tally, of
 from .torch.pointwise_of_torch import ACTIVATIONS, Form, made
 
 CODED: Activations = (

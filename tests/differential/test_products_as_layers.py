@@ -16,9 +16,9 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import profile, profile_names
 from qir.reference.interpreter import run
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
-from .kernels_of_torch import F, Held, Map, Product, Tally
+from .torch.kernels import F, Held, Map, Product, Tally
 from .torch.test_torch_groups import Net, kind_of
 from .torch.test_torch_products import claim, linear, made_by
 

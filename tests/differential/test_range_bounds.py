@@ -17,7 +17,7 @@ from qir.numerics import NAMED_RULES, choose
 from qir.numerics.fields import Choose
 from qir.profiles import Query, profile
 
-from .torch_profile import named
+from .torch.profile_in_use import named
 
 F = np.float32
 SEED = 47

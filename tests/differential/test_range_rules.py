@@ -27,8 +27,8 @@ from qir.numerics import NAMED_RULES, choose
 from qir.numerics.fields import Choose
 from qir.profiles import Query, profile
 
-from .kernels_of_tensorflow import Asked, Kind, TensorFlow
-from .torch_profile import named
+from .tensorflow.kernels import Asked, Kind, TensorFlow
+from .torch.profile_in_use import named
 
 F = np.float32
 Floats = NDArray[np.float32]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from qir.profiles import profile
 from tests.differential.ipex.test_ipex_vectors import PROFILE as IPEX
+from tests.differential.mxnet.recorded import PROFILE as MXNET
 from tests.differential.onnxruntime.test_qonnx_vectors import PROFILE as QONNX
-from tests.differential.recorded_mxnet import PROFILE as MXNET
 from tests.differential.tflite.test_tflite_vectors import (
     DELEGATE,
     NEWER,

@@ -23,13 +23,14 @@ from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, library, profile
 from qir.profiles.evidence import weaker_claim
 from qir.reference.interpreter import run
-from tests.differential import kernels_of_torch, one_op, predictions
+from tests.differential import one_op, predictions
+from tests.differential.torch import kernels as torch_kernels
 from tests.differential.torch import test_torch_layers, test_torch_products
 
 Array = NDArray[np.generic]
 Check = Callable[[], None]
-_RUNS = (kernels_of_torch, one_op, predictions, test_torch_layers, test_torch_products)
-_COUNTS: tuple[Any, ...] = (kernels_of_torch.Tally, predictions.Count)
+_RUNS = (torch_kernels, one_op, predictions, test_torch_layers, test_torch_products)
+_COUNTS: tuple[Any, ...] = (torch_kernels.Tally, predictions.Count)
 
 
 @dataclass(eq=False)

@@ -15,13 +15,13 @@ from tests.differential.ipex import test_ipex_groups as ipex_groups
 from tests.differential.ipex import test_ipex_kernels as kernels
 from tests.differential.ipex import test_ipex_programs as programs
 from tests.differential.ipex import test_ipex_vectors as ipex
-from tests.differential.ipex_programs import FAMILIES, PROCESSORS
+from tests.differential.ipex.programs import FAMILIES, PROCESSORS
 from tests.differential.mxnet import test_mxnet as mxnet
 from tests.differential.mxnet import test_mxnet_groups as mxnet_groups
 from tests.differential.mxnet import test_mxnet_written as mxnet_written
+from tests.differential.mxnet.recorded import FORESEEN
+from tests.differential.mxnet.recorded import PROFILE as MXNET
 from tests.differential.onnxruntime import test_qonnx_vectors as qonnx
-from tests.differential.recorded_mxnet import FORESEEN
-from tests.differential.recorded_mxnet import PROFILE as MXNET
 from tests.mutation import test_native_faults as native
 from tests.mutation.conditions import SAME, Asks, all_found, asks, changes, none_found, told_apart
 from tests.mutation.fields import Mutant

@@ -12,7 +12,7 @@ from qir.profiles.library import override_profile
 from tests.differential.ipex import test_ipex_kernels as kernels
 from tests.differential.ipex import test_ipex_programs as programs
 from tests.differential.ipex import test_ipex_vectors as recorded
-from tests.differential.ipex_programs import PROCESSORS
+from tests.differential.ipex.programs import PROCESSORS
 from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 

@@ -13,8 +13,8 @@ from qir.profiles.library import override_profile
 from tests.differential.torch import test_torch_groups as groups
 from tests.differential.torch import test_torch_layers as layers
 from tests.differential.torch import test_torch_memory as memory
+from tests.differential.torch.profile_in_use import named
 from tests.differential.torch.test_torch_groups import pytestmark as here
-from tests.differential.torch_profile import named
 
 from .test_grouping_faults import heedless, still, unprepared
 

@@ -9,8 +9,8 @@ import pytest
 from tests.backends.mxnet.networks import NETWORKS
 from tests.differential.mxnet import test_mxnet as recorded
 from tests.differential.mxnet import test_mxnet_written as written
+from tests.differential.mxnet.recorded import FORESEEN, PROFILE, cases
 from tests.differential.predictions import Count
-from tests.differential.recorded_mxnet import FORESEEN, PROFILE, cases
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.differential.kernels_of_tensorflow import HAS_VNNI, started
 from tests.differential.tensorflow import test_tensorflow_codes as made
 from tests.differential.tensorflow import test_tensorflow_uniform as uniform
+from tests.differential.tensorflow.kernels import HAS_VNNI, started
 from tests.mutation.conditions import all_found, none_found
 from tests.mutation.fields import Mutant
 from tests.mutation.replay import Replay

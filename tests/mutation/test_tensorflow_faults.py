@@ -9,12 +9,12 @@ import pytest
 from qir.errors import QirError
 from qir.profiles import profile
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_tensorflow import HAS_VNNI, SETTINGS, TensorFlow, started
 from tests.differential.tensorflow import test_tensorflow_codes as made
 from tests.differential.tensorflow import test_tensorflow_min_first as from_low
 from tests.differential.tensorflow import test_tensorflow_moves as moved
 from tests.differential.tensorflow import test_tensorflow_products as products
 from tests.differential.tensorflow import test_tensorflow_sums as sums
+from tests.differential.tensorflow.kernels import HAS_VNNI, SETTINGS, TensorFlow, started
 from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay

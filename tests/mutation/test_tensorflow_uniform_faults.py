@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.differential.kernels_of_tensorflow import TensorFlow
 from tests.differential.tensorflow import test_tensorflow_uniform as uniform
+from tests.differential.tensorflow.kernels import TensorFlow
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay

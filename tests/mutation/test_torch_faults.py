@@ -11,7 +11,6 @@ import pytest
 
 from qir.profiles import profile
 from tests.differential import test_range_rules
-from tests.differential.kernels_of_torch import F, Held, Product, Tally, of, processor, product_of
 from tests.differential.torch import draws_of_torch as draws
 from tests.differential.torch import pointwise_of_torch
 from tests.differential.torch import test_torch_codes as whole
@@ -25,7 +24,8 @@ from tests.differential.torch import test_torch_plain as plain
 from tests.differential.torch import test_torch_pointwise as pointwise
 from tests.differential.torch import test_torch_products as products
 from tests.differential.torch import test_torch_scales as scales
-from tests.differential.torch_profile import named
+from tests.differential.torch.kernels import F, Held, Product, Tally, of, processor, product_of
+from tests.differential.torch.profile_in_use import named
 from tests.mutation import test_torch_versions_faults
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found

@@ -14,7 +14,10 @@ import pytest
 from qir.errors import QirError
 from qir.profiles import profile
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch import draws_of_torch as draws
+from tests.differential.torch import pointwise_of_torch as pointwise
+from tests.differential.torch import test_torch_older as older
+from tests.differential.torch.kernels import (
     F,
     Held,
     Product,
@@ -23,10 +26,8 @@ from tests.differential.kernels_of_torch import (
     processor,
     product_of,
 )
-from tests.differential.kernels_of_torch import older as older_processor
-from tests.differential.torch import draws_of_torch as draws
-from tests.differential.torch import pointwise_of_torch as pointwise
-from tests.differential.torch import test_torch_older as older
+from tests.differential.torch.kernels import older as older_processor
+from tests.differential.torch.profile_in_use import named
 from tests.differential.torch.test_onednn_before_vnni import layers
 from tests.differential.torch.test_torch_amx import open_rows, sized
 from tests.differential.torch.test_torch_depthwise import full
@@ -34,7 +35,6 @@ from tests.differential.torch.test_torch_layers import torchs_many, transposed
 from tests.differential.torch.test_torch_pointwise import ISAS, claimed_of, plain, with_summand
 from tests.differential.torch.test_torch_products import conv, linear, made_by
 from tests.differential.torch.test_torch_products import pytestmark as here
-from tests.differential.torch_profile import named
 from tests.mutation.fields import mutants
 
 pytestmark = [here, pytest.mark.slow]

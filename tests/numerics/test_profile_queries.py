@@ -32,7 +32,7 @@ from qir.profiles import (
 from qir.reference.interpreter import run, run_node
 from qir.rewrite.fusing import match_chain
 from qir.testing.op_samples import APART, feed
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 ROOT = Path(__file__).parents[2]
 SEED = 20261123

@@ -21,7 +21,7 @@ import numpy as np
 from qir.backends.ipex.probe import Ipex, program_of
 from qir.inspect import pipe
 from qir.inspect.pipe import pack
-from tests.differential.ipex_programs import (
+from tests.differential.ipex.programs import (
     FAMILIES,
     PROCESSORS,
     VECTORS,

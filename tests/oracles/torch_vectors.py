@@ -60,12 +60,12 @@ def converted(
 
 def checks() -> Iterator[Check]:
     """Comparisons whose programs are recorded."""
-    from tests.differential.kernels_of_torch import processor
     from tests.differential.torch import test_torch_depthwise as depth
     from tests.differential.torch import test_torch_elements as elements
     from tests.differential.torch import test_torch_layers as layers
     from tests.differential.torch import test_torch_means as means
     from tests.differential.torch import test_torch_scales as scales
+    from tests.differential.torch.kernels import processor
     from tests.differential.torch.test_torch_products import test_linear_is_the_engines as linear
 
     for engine in ("fbgemm", "qnnpack"):

@@ -16,7 +16,7 @@ from qir.ir.types import TensorType, uniform
 
 pytest.importorskip("onnxruntime")
 
-from tests.differential.kernels_of_onnxruntime import MS, run_operator
+from tests.differential.onnxruntime.kernels import MS, run_operator
 
 F = np.float32
 CHANNELS = 67

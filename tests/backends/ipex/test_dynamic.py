@@ -18,7 +18,7 @@ from qir.ir.graph import Graph
 from qir.ir.types import uniform
 from qir.ledger import Ledger
 from qir.target import target
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 RECORDED = Path(__file__).with_name("recorded") / "dynamic.npz"
 TARGET = "ipex-onednn"

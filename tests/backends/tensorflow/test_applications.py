@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 
 from . import applications
 

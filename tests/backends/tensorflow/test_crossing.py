@@ -13,7 +13,7 @@ from qir.ledger import Change
 from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 from qir.target import target
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 from tests.installed import OPTIMIZED
 
 from .networks import residual

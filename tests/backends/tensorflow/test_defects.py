@@ -12,9 +12,9 @@ import qir
 from qir.backends.tensorflow.kernel_runs import GraphRequest
 from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
-from tests.differential.kernels_of_tensorflow import HAS_VNNI, Kind, Kinds, TensorFlow
 from tests.differential.predictions import Array, F
 from tests.differential.tensorflow import test_tensorflow_products as products
+from tests.differential.tensorflow.kernels import HAS_VNNI, Kind, Kinds, TensorFlow
 from tests.differential.tensorflow.test_tensorflow_products import BIAS, RELU, SUM, Form
 
 from .networks import Net, inverted, residual

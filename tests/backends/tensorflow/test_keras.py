@@ -9,7 +9,7 @@ import pytest
 import qir
 from qir.backends.tensorflow.writer.forms import converted
 from qir.target import target
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 
 from .written import TARGET, close, compared, compared_by_regions, here, quantized
 

@@ -15,7 +15,7 @@ from qir.errors import Refused, UsageError
 from qir.ir.types import DeclaredBounds
 from qir.target import target
 from qir.testing.random_graphs import random_graph, sample_inputs
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 
 from .networks import Net, branches, inverted, padded, residual
 from .written import TARGET, close, compared, quantized, sums

@@ -9,7 +9,7 @@ from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.loops.unroll import Unroll
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 
 from .applications import SEED, drawn
 from .written import TARGET, close, compared_by_regions, here, quantized

@@ -15,7 +15,7 @@ import pytest
 from qir.ir.graph import Graph
 from qir.reference.interpreter import run
 from tests.counting import note
-from tests.differential.ipex_programs import FAMILIES, Program, some
+from tests.differential.ipex.programs import FAMILIES, Program, some
 from tests.oracles.ipex_programs import MADE
 
 from .test_ipex_programs import grouped, results

@@ -22,7 +22,7 @@ from qir.profiles import profile
 from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.counting import note
-from tests.differential.ipex_programs import (
+from tests.differential.ipex.programs import (
     ACTIVATIONS,
     FAMILIES,
     PROCESSORS,

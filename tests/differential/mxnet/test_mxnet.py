@@ -18,8 +18,7 @@ import pytest
 from qir.ir.dtype import dtype
 from qir.ir.scheme import Scheme
 from qir.profiles import Query, parameters_for_range, profile
-from tests.differential.predictions import Array, Count, F, Held, predicted
-from tests.differential.recorded_mxnet import (
+from tests.differential.mxnet.recorded import (
     FORESEEN,
     PROFILE,
     VECTORS,
@@ -27,6 +26,7 @@ from tests.differential.recorded_mxnet import (
     in_steps,
     whole_means,
 )
+from tests.differential.predictions import Array, Count, F, Held, predicted
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))

@@ -23,8 +23,8 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
 from tests.counting import note
+from tests.differential.mxnet.recorded import PROFILE, VECTORS, bytes_of, cases, whole_means
 from tests.differential.predictions import Array
-from tests.differential.recorded_mxnet import PROFILE, VECTORS, bytes_of, cases, whole_means
 
 LINES = (VECTORS / "kernels_made.txt").read_text(encoding="utf-8").splitlines()
 HELD = dict(line.split(" ", 1) for line in LINES)

@@ -18,8 +18,8 @@ from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
+from tests.differential.mxnet.recorded import PROFILE, Said, bytes_of, cases
 from tests.differential.predictions import Array, Count, F, ranged
-from tests.differential.recorded_mxnet import PROFILE, Said, bytes_of, cases
 
 NETWORKS = {said["name"]: (said, arrays) for said, arrays in cases("networks")}
 SIDES: Mapping[str, Attr] = {"kernel": (2, 2), "stride": (2, 2)}

@@ -20,7 +20,7 @@ from qir.numerics.accumulate import conv2d, matmul
 from qir.profiles import Query, profile
 from qir.reference import methods
 from tests.counting import note
-from tests.differential.kernels_of_onnxruntime import MS, Array, numbers, run_operator
+from tests.differential.onnxruntime.kernels import MS, Array, numbers, run_operator
 from tests.installed import UNOPTIMIZED
 
 F = np.float32

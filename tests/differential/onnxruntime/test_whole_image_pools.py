@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qir.reference import methods
-from tests.differential.kernels_of_onnxruntime import MS, numbers, run_operator
+from tests.differential.onnxruntime.kernels import MS, numbers, run_operator
 
 from .test_ort_methods import any_integers, any_map, rng, same
 

@@ -18,14 +18,14 @@ from qir.numerics.rounding import ROUNDINGS
 from qir.profiles import Query, parameters_for_range, profile
 from qir.reference.interpreter import run
 from tests.counting import note
-from tests.differential.kernels_of_tensorflow import (
+from tests.differential.predictions import Array, Count, F, Held, Number, predicted, ranged
+from tests.differential.tensorflow.kernels import (
     BOUNDS,
     KINDS,
     SETTINGS,
     Kind,
     TensorFlow,
 )
-from tests.differential.predictions import Array, Count, F, Held, Number, predicted, ranged
 
 
 def widened(low: Number, high: Number) -> tuple[np.float32, np.float32]:

@@ -9,7 +9,8 @@ import pytest
 
 from qir.ir.types import QuantType
 from qir.profiles import Query, profile
-from tests.differential.kernels_of_tensorflow import (
+from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
+from tests.differential.tensorflow.kernels import (
     HAS_VNNI,
     KINDS,
     Asked,
@@ -18,7 +19,6 @@ from tests.differential.kernels_of_tensorflow import (
     TensorFlow,
     random_integers,
 )
-from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
 from .test_tensorflow_codes import offset
 from .test_tensorflow_products import LEVELS, SLOTS, STAGES

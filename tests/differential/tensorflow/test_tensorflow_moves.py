@@ -11,7 +11,8 @@ import pytest
 from qir.ir.attrs import Attr
 from qir.ir.types import QuantType
 from qir.profiles import Query, profile
-from tests.differential.kernels_of_tensorflow import (
+from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
+from tests.differential.tensorflow.kernels import (
     BOUNDS,
     KINDS,
     SETTINGS,
@@ -20,7 +21,6 @@ from tests.differential.kernels_of_tensorflow import (
     TensorFlow,
     random_integers,
 )
-from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
 BYTES = ("qint8", "quint8")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from qir.profiles import Query, profile
-from tests.differential.kernels_of_tensorflow import HAS_VNNI, Asked, Kind, TensorFlow
 from tests.differential.predictions import Array, Count, F
+from tests.differential.tensorflow.kernels import HAS_VNNI, Asked, Kind, TensorFlow
 
 from .test_tensorflow_products import DEPTHWISE, Form, Layer, layer, ours, reach_of
 

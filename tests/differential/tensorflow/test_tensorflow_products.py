@@ -13,7 +13,8 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Query, profile
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_tensorflow import (
+from tests.differential.predictions import Array, Count, F, Held, Then, predicted, ranged
+from tests.differential.tensorflow.kernels import (
     BOUNDS,
     HAS_VNNI,
     KINDS,
@@ -23,7 +24,6 @@ from tests.differential.kernels_of_tensorflow import (
     TensorFlow,
     random_integers,
 )
-from tests.differential.predictions import Array, Count, F, Held, Then, predicted, ranged
 
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 NAME = "tf-2.21.onednn"

@@ -9,7 +9,7 @@ import numpy as np
 from qir.ir.dtype import I8
 from qir.ir.scheme import Scheme
 from qir.profiles import parameters_for_range, profile
-from tests.differential.kernels_of_tensorflow import Asked, Kind, TensorFlow
+from tests.differential.tensorflow.kernels import Asked, Kind, TensorFlow
 
 from .test_tensorflow_codes import widened
 

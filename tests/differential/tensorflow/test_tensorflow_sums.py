@@ -12,14 +12,14 @@ from qir.ir.attrs import Attr
 from qir.ir.types import QuantType
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles import Query, profile
-from tests.differential.kernels_of_tensorflow import (
+from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
+from tests.differential.tensorflow.kernels import (
     SETTINGS,
     Asked,
     Kind,
     TensorFlow,
     random_integers,
 )
-from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
 Ends = tuple[float, float]
 

@@ -12,7 +12,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype
 from qir.ir.types import QuantType, uniform
 from qir.profiles import Query, profile
-from tests.differential.kernels_of_tensorflow import (
+from tests.differential.predictions import Array, Count, F, Held, predicted
+from tests.differential.tensorflow.kernels import (
     BOUNDS,
     KINDS,
     SETTINGS,
@@ -21,7 +22,6 @@ from tests.differential.kernels_of_tensorflow import (
     TensorFlow,
     random_integers,
 )
-from tests.differential.predictions import Array, Count, F, Held, predicted
 
 NAME = "tf-2.21.uniform"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     BOUNDS,
     Array,
     Asked,

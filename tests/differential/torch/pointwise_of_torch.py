@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Stage
 from qir.ir.ops import spec
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Held,
     Map,

@@ -20,7 +20,7 @@ from qir.profiles import Query, profile
 from qir.profiles.kernel_forms import forms_of
 from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Held,
     Product,
@@ -31,7 +31,7 @@ from tests.differential.kernels_of_torch import (
     product_of,
     random_integers,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 from tests.processors import LACKS, has
 
 from . import draws_of_torch as draws

@@ -19,7 +19,7 @@ from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     F,
     Held,
     Map,
@@ -30,7 +30,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .test_torch_groups import Net, kind_of
 from .test_torch_groups import pytestmark as here

@@ -18,7 +18,7 @@ from qir.numerics import affine, choose, dequantize, quantize
 from qir.profiles import Query, profile
 from qir.reference.interpreter import run
 from tests.counting import note
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     BOUNDS,
     F,
     Held,
@@ -30,7 +30,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 FBGEMM, PT2E = named("fbgemm"), named("pt2e")
 Real: TypeAlias = "np.floating | NDArray[np.float32]"

@@ -10,7 +10,7 @@ import torch
 
 from qir.ir.ops import spec
 from qir.profiles import profile, query_for_op
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Asked,
     F,
     Held,
@@ -26,7 +26,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 from tests.processors import LACKS, has
 
 from .test_torch_layers import torchs_transposed

@@ -9,7 +9,7 @@ import pytest
 
 from qir.profiles import parse, profile
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     F,
     Held,
     Product,
@@ -21,7 +21,7 @@ from tests.differential.kernels_of_torch import (
     random_integers,
     run_product,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 from .test_torch_products import claim, conv, linear

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Asked,
     F,
@@ -24,7 +24,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .draws_of_torch import odd
 from .test_torch_elements import pytestmark as pytestmark

@@ -20,7 +20,7 @@ from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType
 from qir.profiles import Query, profile
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Asked,
     F,
@@ -31,7 +31,7 @@ from tests.differential.kernels_of_torch import (
     of,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 from .test_torch_layers import transposed

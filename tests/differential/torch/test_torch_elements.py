@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qir.ir.attrs import Attr
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     BOUNDS,
     Array,
     Asked,
@@ -25,7 +25,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 from .draws_of_torch import KINDS, LENGTHS, Rng, exactly, image, odd, pair

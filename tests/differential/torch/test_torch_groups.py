@@ -19,7 +19,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import profile, query_for_node
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     F,
     Map,
@@ -31,8 +31,8 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.kernels_of_torch import Held as Codes
-from tests.differential.torch_profile import named
+from tests.differential.torch.kernels import Held as Codes
+from tests.differential.torch.profile_in_use import named
 
 from .test_torch_products import chained, summed
 

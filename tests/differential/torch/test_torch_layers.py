@@ -21,7 +21,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Query, profile
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Asked,
     F,
@@ -36,7 +36,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 from .test_torch_groups import Net, kind_of

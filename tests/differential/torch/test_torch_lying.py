@@ -18,8 +18,8 @@ from qir.passes.forms.group import Group
 from qir.profiles import profile
 from qir.reference.interpreter import run
 from qir.rewrite.preparation import Preparation
-from tests.differential.kernels_of_torch import F, Held, Tally, engine, of, random_integers, taken
-from tests.differential.torch_profile import named
+from tests.differential.torch.kernels import F, Held, Tally, engine, of, random_integers, taken
+from tests.differential.torch.profile_in_use import named
 
 from .test_torch_groups import pytestmark as here
 from .test_torch_lines import Both

@@ -21,7 +21,7 @@ from qir.passes.forms.group import Group
 from qir.passes.layout import Layout
 from qir.passes.layout.regions import PermutedRegions
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     F,
     Held,
@@ -33,7 +33,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .draws_of_torch import weights
 from .test_torch_groups import Net, kind_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qir.ir.attrs import Attr
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Asked,
     F,
@@ -21,7 +21,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .draws_of_torch import KINDS, image
 from .test_torch_elements import bounds_of

@@ -11,7 +11,7 @@ import pytest
 
 from qir.profiles import Query, profile
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Asked,
     Held,
@@ -26,7 +26,7 @@ from tests.differential.kernels_of_torch import (
     product_of,
     random_integers,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 from .test_torch_depthwise import depthwise

@@ -12,7 +12,7 @@ import torch
 
 from qir.profiles import Query, profile
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Array,
     Asked,
     F,
@@ -26,7 +26,7 @@ from tests.differential.kernels_of_torch import (
     processor,
     product_of,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .draws_of_torch import LENGTHS, exactly, image, odd, pair
 from .test_torch_depthwise import full

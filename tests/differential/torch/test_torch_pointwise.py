@@ -12,7 +12,7 @@ import pytest
 from qir.profiles import Profile, Query, profile
 from qir.profiles.kernel_forms import forms_of
 from qir.profiles.library import override_profile
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     Asked,
     F,
     Held,
@@ -28,7 +28,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .draws_of_torch import image
 from .pointwise_of_torch import ACTIVATIONS, Form, in_engine, made, predicted

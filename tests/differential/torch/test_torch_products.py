@@ -15,7 +15,7 @@ from qir.ir.ops import spec
 from qir.ir.types import TensorType
 from qir.profiles import Query, profile
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     F,
     Held,
     Product,
@@ -28,8 +28,8 @@ from tests.differential.kernels_of_torch import (
     product_of,
     random_integers,
 )
-from tests.differential.kernels_of_torch import run_products as run_in
-from tests.differential.torch_profile import named
+from tests.differential.torch.kernels import run_products as run_in
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 

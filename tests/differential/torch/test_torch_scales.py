@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     BOUNDS,
     Asked,
     F,
@@ -29,7 +29,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from . import draws_of_torch as draws
 from .draws_of_torch import KINDS, Floats, Maps, Rng, exactly

@@ -29,7 +29,7 @@ from qir.backends.torch.channels_last.strides import (
     viewed,
 )
 from qir.ir.attrs import Attr
-from tests.differential.kernels_of_torch import engine
+from tests.differential.torch.kernels import engine
 
 ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 ops, nf = torch.ops.quantized, torch.nn.functional

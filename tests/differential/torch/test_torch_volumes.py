@@ -13,7 +13,7 @@ from qir.ir.node import Value
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
-from tests.differential.kernels_of_torch import (
+from tests.differential.torch.kernels import (
     F,
     Held,
     Tally,
@@ -23,7 +23,7 @@ from tests.differential.kernels_of_torch import (
     taken,
     tensor,
 )
-from tests.differential.torch_profile import named
+from tests.differential.torch.profile_in_use import named
 
 from .draws_of_torch import KINDS
 from .test_torch_elements import pytestmark as pytestmark

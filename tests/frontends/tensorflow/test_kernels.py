@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 import qir
 from qir.frontends.tensorflow import kernels
 from qir.frontends.tensorflow.kernels import LEGACY
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 
 from .comparison import Array, save_graph_def
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import qir
 from qir.frontends.tensorflow.kernels import LEGACY_MATMULS
-from tests.differential.kernels_of_tensorflow import HAS_VNNI
+from tests.differential.tensorflow.kernels import HAS_VNNI
 
 from .comparison import save_graph_def
 from .test_kernels import Builder, layer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qir.backends.cpu.memory import Lifetime, plan_arena
+from qir.backends.cpu.arena import Lifetime, plan_arena
 
 lives = st.lists(
     st.builds(

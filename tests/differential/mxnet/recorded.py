@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.types import QuantType
+from tests.differential.predictions import Array, F, Held, Then, predicted, ranged
 
-from .predictions import Array, F, Held, Then, predicted, ranged
-
-VECTORS = Path(__file__).with_name("vectors") / "mxnet"
+VECTORS = Path(__file__).parents[1] / "vectors" / "mxnet"
 PROFILE = "mxnet-1.9"
 LEVELS = {"int8": 127.5, "uint8": 255.5}
 NAMES = {"int8": "i8", "uint8": "u8", "int32": "i32"}

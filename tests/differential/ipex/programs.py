@@ -21,7 +21,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, QuantType, TensorType, uniform
 
-VECTORS = Path(__file__).parent / "vectors" / "ipex"
+VECTORS = Path(__file__).parents[1] / "vectors" / "ipex"
 PROFILE = "ipex-2.8"
 Codes = NDArray[np.generic]
 Plan: TypeAlias = Literal["dyadic", "parting"]
