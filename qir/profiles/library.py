@@ -19,8 +19,8 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_param
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.range_rules import named_scales
 from qir.numerics.ranges import choose, declared_ends
+from qir.numerics.scale_rules import named_scales
 from qir.numerics.stated_parameters import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query
@@ -172,7 +172,7 @@ def parameters_for_range(
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
     """Returns scale and zero point, or arrays of them, for ranges and a scheme.
 
-    `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
+    `scales` names a scale rule, or a family of them, that takes the place of the profile's. A zero
     point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
     """
     storage = str(scheme.storage)

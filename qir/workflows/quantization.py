@@ -22,7 +22,7 @@ from qir.inspect.targets import usual_format
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.mixed_precision import Goal, SearchResult, search_recipe
-from qir.numerics.range_rules import known_scales
+from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.quantize_dynamic import NOT_A_MATRIX_PRODUCT, NOT_A_PRODUCT
 from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.qir_files import SUFFIX

@@ -136,4 +136,4 @@ def test_a_word_that_no_old_key_has_is_refused() -> None:
 def test_the_manual_has_each_step_in_the_words_of_its_code() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/profiles.md").read_text(encoding="utf-8")
     for name, step in preparation_steps().items():
-        assert f"| `{name}` | {step.said} |\n" in page
+        assert f"| `{name}` | {step.description} |\n" in page
