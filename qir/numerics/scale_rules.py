@@ -180,5 +180,5 @@ def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
     choices = ", ".join(f"{name} of {rule.types_text}" for name, rule in rules.items())
     raise ProfileError(
         f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
-        f"({choices}): choose another type for them with --rule, or other --scales"
+        f"({choices}): choose another type for them by `rules`, or other `scales`"
     )

@@ -187,8 +187,8 @@ def parameters_for_range(
         if rule.reach == "max" and np.min(low, initial=0) < 0:
             raise ProfileError(
                 f"a range {np.min(low):.6g}..{np.max(high):.6g} goes below zero, from which "
-                f"{scales} counts up: keep it float or choose another type with --rule, or other "
-                f"--scales"
+                f"{scales} counts up: keep it float or choose another type by `rules`, or other "
+                "`scales`"
             )
     scale, zero = choose(
         np.asarray(low, np.float64) if np.asarray(low).dtype.kind != "f" else np.asarray(low),
@@ -205,7 +205,7 @@ def parameters_for_range(
         by = profile.name if scales == "profile" else scales
         raise ProfileError(
             f"a range of zeros alone, or too near to them, has no scale by {by}: keep it float "
-            f"with --rule, or take other --scales, such as torch.observer"
+            "by `rules`, or take other `scales`, such as torch.observer"
         )
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
 
