@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -52,17 +50,13 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
-_REPLACED: dict[str, Profile] = {}
-"""Profiles that stand in for installed ones inside `override_profile`, which tests alone use."""
-
-
 def profile(name: str) -> Profile:
     """Returns the installed profile of that name, ours or a plugin's; raises ProfileError if there
     is none.
 
     A graph may carry others: `profile_in` finds those too.
     """
-    return _REPLACED.get(name) or _installed(name)
+    return _installed(name)
 
 
 _READ_PROFILES: dict[str, Profile] = {}
@@ -78,8 +72,6 @@ def _installed(name: str, extending: tuple[str, ...] = ()) -> Profile:
 
 def is_installed(other: Profile) -> bool:
     """Returns whether a profile says what the installed one of its name says."""
-    if other.name in _REPLACED:
-        return _REPLACED[other.name] is other
     if other.name not in profile_names():
         return False
     installed = _installed(other.name)
@@ -117,19 +109,6 @@ def read_profile(text: str) -> Profile:
             f"give this one another name"
         )
     return loaded
-
-
-@contextmanager
-def override_profile(other: Profile) -> Iterator[None]:
-    """Replaces an installed profile by name inside the block, in all threads, to test a change."""
-    previous = _REPLACED.get(other.name)
-    _REPLACED[other.name] = other
-    try:
-        yield
-    finally:
-        _REPLACED.pop(other.name)
-        if previous is not None:
-            _REPLACED[other.name] = previous
 
 
 def _invalid_name_text(name: str) -> str:

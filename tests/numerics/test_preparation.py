@@ -12,9 +12,10 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse as parse_graph
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, dumps, override_profile, parse, profile
+from qir.profiles import Profile, dumps, parse, profile
 from qir.profiles.preparation import PreparationStep, preparation_steps
 from qir.rewrite.preparation import Preparation
+from tests.overriding import override_profile
 
 USUAL = ("quantize_constants", "move_pairs", "linear_layers")
 GRAPH = """graph main {
