@@ -201,7 +201,7 @@ def as_quantized(call: OverloadCall, name: str, quant: QuantType) -> Value:
 
 
 RULE_BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
-"""Range rules by their minimum scale (eps): PyTorch's default, and QNNPACK's."""
+"""Scale rules by their minimum scale (eps): PyTorch's default, and QNNPACK's."""
 
 
 def _choose_qparams(call: OverloadCall) -> list[Value]:
