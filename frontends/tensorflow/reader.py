@@ -228,7 +228,9 @@ class GraphDefReader:
         proto = node.attrs["value"].tensor if "value" in node.attrs else None
         if proto is None:
             raise self.error(node, "is a constant without a value")
-        data = tensor_elements(proto, f"{self.source.name}: Const {node.name}")
+        data = self.source.weights.get(node.name)
+        if data is None:
+            data = tensor_elements(proto, f"{self.source.name}: Const {node.name}")
         declared = node.attrs["dtype"].type if "dtype" in node.attrs else proto.dtype
         if declared != proto.dtype:
             message = f"states {type_name(declared)} and holds {type_name(proto.dtype)}"
