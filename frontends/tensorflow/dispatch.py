@@ -203,7 +203,9 @@ def _constant(reader: GraphDefReader, node: GraphDefNode) -> Value:
     proto = node.attrs["value"].tensor if "value" in node.attrs else None
     if proto is None:
         raise reader.error(node, "is a constant without a value")
-    data = tensor_elements(proto, f"{reader.source.name}: Const {node.name}")
+    data = reader.source.weights.get(node.name)
+    if data is None:
+        data = tensor_elements(proto, f"{reader.source.name}: Const {node.name}")
     declared = node.attrs["dtype"].type if "dtype" in node.attrs else proto.dtype
     if declared != proto.dtype:
         message = f"states {type_name(declared)} and holds {type_name(proto.dtype)}"

@@ -8,7 +8,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from qir.errors import InputError
 
@@ -83,6 +85,8 @@ class GraphSource:
     """By result of an inlined call: the result inside the function."""
     branches: dict[str, Branch] = field(default_factory=dict)
     """By node that replaced Switch and Merge nodes: its bodies."""
+    weights: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    """By constant whose elements are not in its node: the elements."""
 
     def resolve(self, place: ResultPlace) -> ResultPlace:
         """Returns a result, looking through inlined calls."""
