@@ -22,6 +22,7 @@ CORE = {
     "arguments": "errors",
     "atomic": "errors",
     "json_file": "errors",
+    "temporary": "",
     "registry": "errors",
     "ir": "errors arguments atomic registry",
     "query": "errors arguments ir",
