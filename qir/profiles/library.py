@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -29,9 +30,9 @@ _MAX_SHOWN_NAMES = 6
 _NAME = re.compile(r"[\w.+-]{1,80}")
 
 
-def _folders() -> tuple[list[Path], list[str]]:
-    """Returns the folders of profile files, ours first, and what is wrong with others."""
-    folders, broken = [PROFILES], []
+def _folders(broken: list[str]) -> Iterator[Path]:
+    """Yields the folders of profile files, ours first; says what is wrong with others."""
+    yield PROFILES
     for name in registry.names("qir.profiles"):
         try:
             folder = registry.find("qir.profiles", name)
@@ -39,15 +40,14 @@ def _folders() -> tuple[list[Path], list[str]]:
             broken.append(str(error))
             continue
         if isinstance(folder, Path):
-            folders.append(folder)
+            yield folder
         else:
             broken.append(f"profiles {name!r} is not a folder")
-    return list(dict.fromkeys(folders)), broken
 
 
 def profile_names() -> tuple[str, ...]:
     """Returns the profiles that are installed, sorted."""
-    return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
+    return tuple(sorted({p.stem for folder in _folders([]) for p in folder.glob("*.toml")}))
 
 
 def profile(name: str) -> Profile:
@@ -119,10 +119,8 @@ def _read(name: str, extending: tuple[str, ...]) -> Profile:
     if not _NAME.fullmatch(name):
         raise ProfileError(_invalid_name_text(name))
     chain = (*extending, name)
-    # The core's own files are found without loading plugins.
-    core = PROFILES / f"{name}.toml"
-    folders, broken = ([PROFILES], []) if core.exists() else _folders()
-    for folder in folders:
+    broken: list[str] = []
+    for folder in _folders(broken):  # no plugin is loaded after the one whose file it is
         path = folder / f"{name}.toml"
         if path.parent == folder and path.exists():
             return load(path, lambda base: _installed(base, chain), extending=extending)

@@ -6,7 +6,7 @@ All are found by entry point, those of QIR's own backends too. An entry point na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -143,11 +143,28 @@ def tabled() -> Mapping[str, PluginMethod]:
     return registry.entries(KIND, PluginMethod)
 
 
-def method_names() -> tuple[str, ...]:
+class _MethodNames(Collection[str]):
+    """All that a profile may name; to look for one loads no more plugins than are needed."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (
+            name in BUILT_IN
+            or name in tabled()
+            or (name in registry.names(KIND) and _is_single_method(name))
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        rows = tabled()
+        others = (n for n in registry.names(KIND) if n not in rows and _is_single_method(n))
+        return iter((*BUILT_IN, *rows, *others))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def method_names() -> Collection[str]:
     """Returns all that a profile may name."""
-    rows = tabled()
-    others = (n for n in registry.names(KIND) if n not in rows and _is_single_method(n))
-    return (*BUILT_IN, *rows, *others)
+    return _MethodNames()
 
 
 def params(name: str) -> Mapping[str, Param]:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir import pipeline
+from qir import execution
 from qir.analysis.kernel_groups import is_float
 from qir.errors import Refused, UsageError
 from qir.ir.dtype import box_object
@@ -81,7 +81,7 @@ def engine(
     if name == REFERENCE:
         wanted = tuple(dict.fromkeys(values)) or None
         return Engine(
-            name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None
+            name, lambda inputs: execution.run(graph, inputs, values=wanted, isa=isa), None
         )
     base, colon, variant = name.partition(":")
     backend = named(base)
