@@ -23,6 +23,7 @@ CORE = {
     "atomic": "errors",
     "lazy_exports": "",
     "json_file": "errors",
+    "temporary": "",
     "registry": "errors",
     "ir": "errors arguments atomic registry",
     "query": "errors arguments ir",

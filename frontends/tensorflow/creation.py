@@ -87,6 +87,7 @@ def _broadcast_args(call: NodeCall) -> Value:
     most = max(lengths)
     parts = []
     for value, length in zip(call.operands, lengths, strict=True):
+        # Shapes are aligned at their last axes: a shorter one gets leading ones.
         if length != most:
             ones = np.ones(most - length, value.type.dtype.carrier)
             joined = {"xs.0": call.constant(ones, "ones"), "xs.1": value}

@@ -39,6 +39,8 @@ def _irfft(call: NodeCall) -> Value:
     if size != count:
         raise KeepNode(f"it makes {length} samples of {size} bins")
     angles = _angles(length).T
+    # Of a real signal the other bins are conjugates, so each counts twice; the first, and the
+    # middle one of an even length, have no partner.
     twice = np.where((np.arange(count) * 2) % length == 0, 1.0, 2.0)[:, None] / length
     parts = [
         _product(call, real, np.cos(angles) * twice),
@@ -57,6 +59,8 @@ def _length(call: NodeCall) -> int:
 
 def _angles(length: int) -> np.ndarray:
     """Returns the angle of each sample in each bin, [samples, bins]."""
+    # The remainder in integers keeps the angles below a full turn, where cos and sin are most
+    # exact.
     turns = np.outer(np.arange(length), np.arange(length // 2 + 1)) % length
     return np.asarray(turns * (2 * np.pi / length))
 

@@ -25,6 +25,7 @@ def _state(plugin: LoadedPlugin) -> StyledText:
 
 def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
     shown = ["-" if r.name == r.profile else r.name for r in known]  # files without a probe
+    # Without a probe a runtime has only the name of its profile, which the last column shows.
     rows = [
         (name, r.version or "", _known(r), r.profile) for name, r in zip(shown, known, strict=True)
     ]
@@ -42,6 +43,8 @@ def _known(runtime: Runtime) -> StyledText:
     state_text = str(runtime.state)
     if runtime.evidence:
         state_text = f"{runtime.why}: {runtime.state}, on {runtime.evidence}"
+    # A date means that `qir probe` ran on this machine: what it found is newer than the file's
+    # evidence.
     if runtime.date:
         state_text += (
             f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"
@@ -56,6 +59,7 @@ def _show_plugins(screen: Screen, plugins: Sequence[LoadedPlugin], every: bool) 
         for p in plugins
         if every or p.fault
     ]
+    # Dozens of plugins work; a reader of `doctor` looks for those that do not.
     if not every:
         works = Counter(p.kind for p in plugins if not p.fault)
         screen.facts({"plugins": ", ".join(f"{count} {kind}" for kind, count in works.items())})

@@ -44,7 +44,7 @@ def calibrate_model(
     data that do not fit, UsageError for an existing file unless `force`.
     """
     require_counts({"threads": threads})
-    place, samples = Path(output), SampleData.of(data)
+    place, samples = Path(output), SampleData.from_argument(data)
     assert samples is not None
     part = part_of(place)
     claim_statistics(place, force=force, resume=resume is not None)

@@ -59,7 +59,7 @@ def compare_models(
     inputs, or have no output of one name.
     """
     chosen_metrics = [metric(name) for name in metrics]
-    difference, samples = diff(a, b), SampleData.of(data)
+    difference, samples = diff(a, b), SampleData.from_argument(data)
     if not (samples is not None if run is None else run):
         return ModelComparison(difference, None)
     expected, actual = _results((a, b), samples, isa, progress)

@@ -102,7 +102,7 @@ def engine(
     kinds = {name: value.type.dtype for name, value in graph.outputs.items()}
     # A tensor of unknown rank is an array as any other; lists, maps and optionals are not.
     lists = {name for name, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
-    return Engine(name, lambda inputs: _boxed_results(made, inputs, lists), made)
+    return Engine(name, lambda inputs: _run_and_box(made, inputs, lists), made)
 
 
 def compared(
@@ -167,10 +167,13 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
     return own or run_passes(graph, [Group(backend.profile)], Ledger())
 
 
-def _boxed_results(
+def _run_and_box(
     executable: Executable, inputs: Tensors, lists: Collection[str]
 ) -> dict[str, Tensor]:
-    """Runs an executable; boxes results that are no tensors, and tensors that may be left out."""
+    """Runs an executable, and puts lists, maps and optionals into object arrays of no axes.
+
+    `lists` names the outputs whose type is one of these, whatever a run gives.
+    """
     # NumPy would make a list of equal tensors into one tensor with an axis more.
     arrays = np.ndarray, np.generic
     return {

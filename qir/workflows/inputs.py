@@ -86,14 +86,16 @@ class SampleData:
         )
 
     @classmethod
-    def of(cls, data: SampleData | str | Path | None) -> SampleData | None:
-        """Returns the data; a path alone is all samples of it."""
+    def from_argument(cls, data: SampleData | str | Path | None) -> SampleData | None:
+        """Returns the data that a caller gave, a path alone as all samples in it; None stays."""
         return cls(data) if isinstance(data, str | Path) else data
 
 
-def given_defaults(graph: Graph, data: Path) -> dict[str, Tensor]:
-    """Returns what an .npz file holds for defaults of a model, each as a whole: they have no
-    samples."""
+def default_overrides(graph: Graph, data: Path) -> dict[str, Tensor]:
+    """Returns the arrays of an .npz file that replace defaults of a model.
+
+    A default has no axis of samples, so its array is taken whole.
+    """
     names = {value.name for value in graph.defaults}
     # Only an .npz file names its arrays and is read whole: in a folder each file is a sample.
     if not names or data.suffix != ".npz" or not data.is_file():
@@ -123,7 +125,7 @@ def batches(graph: Graph, samples: SampleData | None) -> Iterable[Tensors]:
             raise UsageError(f"`data` is missing: the model takes {first_inputs}")
         return [{}]
     require_inputs(samples.path, graph)
-    default_arrays = given_defaults(graph, samples.path)
+    default_arrays = default_overrides(graph, samples.path)
     if not graph.inputs:
         return with_defaults(default_only_batch(graph, samples.path), default_arrays)
     return with_defaults(samples.source(graph), default_arrays)

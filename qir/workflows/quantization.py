@@ -117,7 +117,11 @@ def quantize_model(
     journal = journal if journal is not None else Journal()
     require_counts({"threads": threads})
     require_counts(sizes or {})
-    recipe, data, check = recipe or Recipe(), SampleData.of(data), SampleData.of(check)
+    recipe, data, check = (
+        recipe or Recipe(),
+        SampleData.from_argument(data),
+        SampleData.from_argument(check),
+    )
     require_one_source(
         recipe,
         data=data is not None,
@@ -137,7 +141,7 @@ def quantize_model(
     labels = check.labels if check is not None else None
     require_fitting_check(check is not None, labels, metrics, excluded)
     if isinstance(statistics, str | Path):
-        statistics = _finished(Path(statistics))
+        statistics = _load_finished(Path(statistics))
     # What can be refused is refused here, before calibration takes its time.
     if goal is not None and data is not None:
         data.require_labels(graph)
@@ -463,8 +467,8 @@ def _corrections_on_samples(recipe: Recipe) -> list[str]:
     return [name for name in known_corrections(recipe.corrections) if name in ON_SAMPLES]
 
 
-def _finished(file: Path) -> Statistics:
-    """Reads statistics; raises UsageError for those of an interrupted run."""
+def _load_finished(file: Path) -> Statistics:
+    """Loads statistics that are complete; raises UsageError for those of an interrupted run."""
     statistics = Statistics.load(file)
     if statistics.unfinished:
         raise UsageError(f"{file} is unfinished; `qir calibrate --resume` continues it")

@@ -99,7 +99,10 @@ def run_model(
     Raises UsageError for options that do not go together, DataError for data that do not fit.
     """
     require_counts({"threads": threads})
-    samples, results_file = SampleData.of(data), Path(output) if output is not None else None
+    samples, results_file = (
+        SampleData.from_argument(data),
+        Path(output) if output is not None else None,
+    )
     _require_options([engine], results_file, values, isa, force=force)
     runs = [named_engine(engine, graph, _file_of(graph, file), threads, values=values, isa=isa)]
     (parts,) = run_each(runs, batches(graph, samples), progress)
@@ -144,7 +147,7 @@ def compare_engines(
     chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
     _require_options([first, second], None, (), isa, force=False)
     runs, computed = compared([first, second], graph, _file_of(graph, file), threads, isa=isa)
-    samples = SampleData.of(data)
+    samples = SampleData.from_argument(data)
     feeds = samples is not None and samples.feeds
     parts = run_each(runs, batches(graph, samples), progress)
     missing_kernels = fallbacks(runs)
