@@ -614,3 +614,11 @@ def test_large_weights_are_kept_beside_a_graph_and_are_the_models() -> None:
     model.layers[0].kernel.assign(np.zeros((400, 300)))  # what was read stays as it was
     (found,) = qir.run(graph, {graph.inputs[0].name: x}).values()
     assert np.allclose(found, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())
+
+
+def test_a_concrete_function_is_named_as_the_function_was() -> None:
+    @tf.function(input_signature=[tf.TensorSpec((None, 3), name="x")])
+    def scored(x: Any) -> Any:
+        return 2.0 * x
+
+    assert qir.load(scored.get_concrete_function()).name == "scored"
