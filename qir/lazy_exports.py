@@ -8,7 +8,7 @@ from importlib import import_module
 
 
 def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Returns the `__getattr__` of a package, by the module that each of its names is defined in.
+    """Returns what finds a name of a package; `homes` has the module that defines each name.
 
     A module of the package itself may not have the name of something that it exports.
     """

@@ -370,7 +370,7 @@ def quantize(
     accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
     these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED_RULES`). A
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.SCALE_FORMULAS`). A
     graph that was grouped by a profile stays float inside that profile's kernels. `profile`
     replaces the target: tensors between its kernels are quantized by its rules, and the graph,
     grouped by it (again), gives its runtime's bytes. `corrections` names the passes that reduce the

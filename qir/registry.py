@@ -33,7 +33,7 @@ KINDS = {
     "qir.conditions": "condition",
     "qir.prepare": "preparation step",
     "qir.stages": "stage function",
-    "qir.ranges": "range rule",
+    "qir.ranges": "scale rule",
     "qir.metrics": "metric",
     "qir.probes": "probe",
 }

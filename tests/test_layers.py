@@ -299,15 +299,9 @@ def test_imports_stay_in_their_layer() -> None:
     assert not faults(ROOT), "\n".join(faults(ROOT))
 
 
-# Modules that name each other when called or in annotations: a reader and the handlers of its
-# operators, whose bodies are read by a reader again; a graph and what is asked of it by methods.
-MUTUAL = {
-    ("frontends", "mxnet"),
-    ("frontends", "tensorflow"),
-    ("frontends", "torch"),
-    ("qir", "calibration"),
-    ("qir", "ir"),
-}
+# Modules that name each other when called or in annotations: a graph and what is asked of it by
+# methods.
+MUTUAL = {("qir", "ir")}
 
 
 def test_modules_name_each_other_only_where_they_are_recursive() -> None:

@@ -27,6 +27,7 @@ VECTOR_KINDS = frozenset(
         "code_means",
         "conv2d",
         "depthwise",
+        "grouped",
         "linear",
         "dynamic_linear",
         "matmul",

@@ -46,7 +46,7 @@ class Param:
         return any(value == v and type(value) is type(v) for v in self.values)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What it may be, as errors say it."""
         if not self.values:
             return f"a whole number, {self.least} or more"
@@ -187,10 +187,10 @@ def fault(method: MethodField) -> str:
             has = f"; it has {', '.join(known)}" if known else ""
             return f"method {method.name} has no parameter {name!r}{has}"
         if not known[name].takes(value):
-            return f"method {method.name}: {name} = {value!r}; it is {known[name].said}"
+            return f"method {method.name}: {name} = {value!r}; it is {known[name].description}"
     missing = [name for name, param in known.items() if param.needed and name not in method.params]
     if missing:
-        return f"method {method.name} needs {missing[0]}, which is {known[missing[0]].said}"
+        return f"method {method.name} needs {missing[0]}, which is {known[missing[0]].description}"
     return ""
 
 

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from qir.numerics.fields import (
     fixed_zero_fault,
     said,
 )
-from qir.numerics.range_rules import stated_fields
+from qir.numerics.scale_rules import stated_fields
 from qir.profiles import old_heads
 from qir.profiles.claim_sources import (
     computed_differently,
@@ -84,12 +84,12 @@ _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn
 _VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
 
 
-def load(path: Path, find: Find | None = None, *, extending: tuple[str, ...] = ()) -> Profile:
+def load(path: str | Path, find: Find | None = None, *, extending: Sequence[str] = ()) -> Profile:
     """Reads a profile file; `find` gives what it extends, by name; else its neighbours are asked.
 
-    `extending` are the names of the profiles that extend it. Raises ProfileError naming file, line
-    and what would do.
+    `extending` names the profiles that extend it. Raises ProfileError with file, line and remedy.
     """
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

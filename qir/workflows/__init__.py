@@ -1,8 +1,8 @@
 """What the commands of `qir` do with a model, each as one function that a Python program can call.
 
 `qir.load` gives the model. The functions write the result and return what the command shows.
-Some messages name an option of the command: `--force` is the argument of that name, `--stats` is
-`statistics`, `--as` the recipe's `profile`.
+Messages name arguments in backticks, also those of a recipe, a goal or `SampleData`; the command
+line turns them into its flags (`qir/cli/flags.py`).
 """
 
 from __future__ import annotations

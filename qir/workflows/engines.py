@@ -197,4 +197,4 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
         first = found[0]
         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
         message = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
-        raise Refused(f"{path}: {message}{others}; leave --strict out to run it so")
+        raise Refused(f"{path}: {message}{others}; leave `strict` out to run it so")

@@ -103,12 +103,19 @@ def product(rng: np.random.Generator, m: int, n: int, k: int) -> Case:
     )
 
 
-def picture(rng: np.random.Generator, depthwise: bool) -> Case:
-    """A random small convolution."""
+GROUP_WIDTHS = (1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40)
+
+
+def picture(rng: np.random.Generator, depthwise: bool = False, narrow: bool = False) -> Case:
+    """A random small convolution; `narrow` has as many output as input channels in each group."""
     pick = rng.integers
     if depthwise:
         groups = int(pick(1, 140))
         taken, out = 1, groups
+    elif narrow:
+        taken = int(rng.choice(GROUP_WIDTHS))
+        groups = int(pick(2, 3 + 160 // taken))
+        out = taken * groups
     else:
         groups = int(rng.choice([1, 1, 1, 2, 3]))
         taken, out = int(pick(1, 40)), groups * int(pick(1, 90))
@@ -151,12 +158,69 @@ def test_every_size_up_to_seventy_is_exact(isa: str) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_convolutions_are_exact(seed: int) -> None:
-    picture(np.random.default_rng(seed), depthwise=False).check(seed, threads=(1, 2, 3))
+    picture(np.random.default_rng(seed)).check(seed, threads=(1, 2, 3))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_depthwise_convolutions_are_exact(seed: int) -> None:
     picture(np.random.default_rng(seed), depthwise=True).check(seed, threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_convolutions_of_narrow_groups_are_exact(seed: int) -> None:
+    picture(np.random.default_rng(seed), narrow=True).check(seed, threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_number_of_narrow_groups_is_exact(isa: str) -> None:
+    rng = np.random.default_rng(72)
+    for taken in GROUP_WIDTHS:
+        for groups in range(2, 4 + 70 // taken):
+            shape = (1, 5, int(rng.integers(1, 14)), groups * taken)
+            weight = rng.integers(-128, 128, (shape[3], taken, 3, 3)).astype(np.int8)
+            for result in ("i8", "f32"):
+                Case(
+                    random_integers(rng, "i8", shape),
+                    weight,
+                    None,
+                    some_scale(rng, weight),
+                    pad=(1, 1, 1, 1),
+                    groups=groups,
+                    x_zero=-9,
+                    y_type=result,
+                ).check((72, taken, groups, shape), [isa])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "pad", "stride"),
+    [
+        ((1, 1, 1300, 16), (1, 3), (0, 1, 0, 1), (1, 1)),  # lines in parts
+        ((1, 1, 1300, 16), (1, 5), (0, 600, 0, 9), (1, 2)),  # of which one is all padding
+        ((1, 64, 48, 64), (3, 3), (1, 1, 1, 1), (1, 1)),  # several tasks of rows
+        ((1, 9, 9, 352), (3, 3), (1, 1, 1, 1), (1, 1)),  # and of channels
+        ((3, 2, 2, 32), (3, 3), (4, 4, 4, 4), (2, 2)),  # windows in the padding alone
+    ],
+)
+def test_large_convolutions_of_narrow_groups_do_not_depend_on_threads(
+    shape: tuple[int, ...],
+    kernel: tuple[int, int],
+    pad: tuple[int, ...],
+    stride: tuple[int, int],
+) -> None:
+    rng = np.random.default_rng(73)
+    for taken in (4, 16):
+        weight = rng.integers(-128, 128, (shape[3], taken, *kernel)).astype(np.int8)
+        Case(
+            random_integers(rng, "u8", shape),
+            weight,
+            None,
+            some_scale(rng, weight),
+            stride,
+            pad,
+            groups=shape[3] // taken,
+            x_zero=77,
+            y_zero=128,
+        ).check((73, taken), threads=(1, 2, 3, 7))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -180,7 +244,7 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])
-@pytest.mark.parametrize("groups", [1, 72])
+@pytest.mark.parametrize("groups", [1, 9, 18, 36, 72])
 def test_extreme_integers_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
     rng = np.random.default_rng(5)
     for x_ends, w_low, w_high in ((True, -128, 127), (True, -128, -128), (True, 127, 127)):
@@ -213,7 +277,7 @@ def test_sums_wrap_modulo_two_to_the_32(k: int) -> None:
 def test_a_bias_at_the_end_of_its_range_wraps() -> None:
     rng = np.random.default_rng(8)
     bias = np.where(rng.random(24) < 0.5, 2**31 - 1, -(2**31)).astype(np.int32)
-    for groups in (1, 24):
+    for groups in (1, 6, 24):
         weight = rng.integers(-128, 128, (24, 24 // groups, 3, 3)).astype(np.int8)
         Case(
             random_integers(rng, "u8", (1, 6, 6, 24)),
@@ -226,7 +290,7 @@ def test_a_bias_at_the_end_of_its_range_wraps() -> None:
         ).check(8)
 
 
-@pytest.mark.parametrize("groups", [1, 80])
+@pytest.mark.parametrize("groups", [1, 20, 80])
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
     rng = np.random.default_rng(2)
@@ -252,7 +316,7 @@ def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
         case.check(2)
 
 
-@pytest.mark.parametrize("groups", [1, 68])
+@pytest.mark.parametrize("groups", [1, 17, 68])
 @pytest.mark.parametrize("value", [1e30, -1e30, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0])
 def test_multipliers_beyond_all_measure_give_the_end_integers(value: float, groups: int) -> None:
     rng = np.random.default_rng(3)
