@@ -360,6 +360,59 @@ def test_large_products_do_not_depend_on_threads(isa: str) -> None:
         product(rng, m, n, k).check((11, m), [isa], threads=(1, 2, 3, 7))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("k", [8, 12, 16, 24, 32, 36])
+def test_panels_of_few_weights_are_exact(isa: str, k: int) -> None:
+    rng = np.random.default_rng(k)
+    for n in (16, 17, 24, 32, 47, 48, 64, 80, 96, 112):
+        for m in (1, 3, 4, 5, 13, 385):
+            product(rng, m, n, k).check((k, n, m), [isa])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_first_layers_of_three_channels_are_exact(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    for out in (8, 16, 32, 40, 64):
+        for h, w, stride in ((9, 11, 2), (8, 7, 1), (23, 30, 2)):
+            weight = rng.integers(-128, 128, (out, 3, 3, 3)).astype(np.int8)
+            for kind in ("u8", "i8"):
+                Case(
+                    random_integers(rng, kind, (2, h, w, 3)),
+                    weight,
+                    rng.integers(-9999, 9999, out).astype(np.int32),
+                    some_scale(rng, weight),
+                    (stride, stride),
+                    (1, 1, 1, 1),
+                    x_zero=5,
+                    y_type=kind,
+                    y_zero=3,
+                    low=-100 if kind == "i8" else 9,
+                    high=77,
+                ).check((out, h, w), [isa], threads=(1, 2))
+
+
+@pytest.mark.parametrize("value", [np.nextafter(F32(1), F32(0)), F32(1), F32(1.5)])
+@pytest.mark.parametrize("n", [16, 32, 48, 64, 100])
+def test_multipliers_about_one_bound_the_widest_sums(value: np.float32, n: int) -> None:
+    rng = np.random.default_rng(n)
+    bias = rng.choice([2**31 - 1, -(2**31), 2**30, -70_000, 40_000, 90, -3], n).astype(np.int32)
+    weight = rng.integers(-1, 2, (n, 16, 1, 1)).astype(np.int8)
+    for sign in (1, -1):
+        multiplier = np.full(n, F32(sign) * F32(0.25), F32)
+        multiplier[n // 3 :] = F32(sign) * value
+        for low, high in ((None, None), (-60, 77)):
+            Case(
+                random_integers(rng, "u8", (9, 1, 1, 16)),
+                weight,
+                bias,
+                multiplier,
+                y_type="i8",
+                y_zero=-7,
+                low=low,
+                high=high,
+            ).check((n, value, sign))
+
+
 def test_linear_is_a_convolution_of_single_pixels() -> None:
     rng = np.random.default_rng(4)
     case = product(rng, 9, 50, 30)
