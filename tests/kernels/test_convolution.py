@@ -243,6 +243,29 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
             ).check((71, c, stride), [isa])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_windows_may_lie_on_padding_beside_a_line(isa: str, stride: int) -> None:
+    rng = np.random.default_rng(74)
+    for c in (16, 32, 40, 64, 96, 144):
+        weight = rng.integers(-128, 128, (c, 1, 3, 3)).astype(np.int8)
+        for left, right in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 1), (1, 2)):
+            kind = str(rng.choice(["u8", "i8"]))
+            for w in range(max(1, 3 - left - right), 11):
+                Case(
+                    random_integers(rng, kind, (1, 4, w, c)),
+                    weight,
+                    None,
+                    some_scale(rng, weight),
+                    (1, stride),
+                    (1, left, 1, right),
+                    groups=c,
+                    x_zero=int(random_integers(rng, kind, ())),
+                    y_type=str(rng.choice(["u8", "i8", "f32"])),
+                    low=3 if rng.random() < 0.3 else None,
+                ).check((74, c, left, right, w), [isa])
+
+
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("groups", [1, 9, 18, 36, 72])
 def test_extreme_integers_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
@@ -317,24 +340,27 @@ def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 17, 68])
-@pytest.mark.parametrize("value", [1e30, -1e30, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0])
+@pytest.mark.parametrize(
+    "value", [1e30, -1e30, 1e6, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0]
+)
 def test_multipliers_beyond_all_measure_give_the_end_integers(value: float, groups: int) -> None:
     rng = np.random.default_rng(3)
-    weight = rng.integers(-2, 3, (68, 68 // groups, 1, 1)).astype(np.int8)
-    for kind in ("u8", "i8"):
-        for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
-            Case(
-                random_integers(rng, "u8", (1, 4, 4, 68)),
-                weight,
-                None,
-                np.asarray([value], F32),
-                groups=groups,
-                x_zero=128,
-                y_type=kind,
-                y_zero=33,
-                low=low,
-                high=high,
-            ).check(3)
+    for size in (1, 3):
+        weight = rng.integers(-2, 3, (68, 68 // groups, size, size)).astype(np.int8)
+        for kind in ("u8", "i8"):
+            for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
+                Case(
+                    random_integers(rng, "u8", (1, 4, 4, 68)),
+                    weight,
+                    None,
+                    np.asarray([value], F32),
+                    groups=groups,
+                    x_zero=128,
+                    y_type=kind,
+                    y_zero=33,
+                    low=low,
+                    high=high,
+                ).check(3)
 
 
 @pytest.mark.parametrize("n", [1, 16, 40, 64, 100, 128])

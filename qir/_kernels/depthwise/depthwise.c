@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened) \
-  {#name, isa, name, block, vectors, lanes, widened},
+#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, borders) \
+  {#name, isa, name, block, vectors, lanes, widened, borders},
 const struct qir_depthwise_kernel qir_depthwise_kernels[] = {
 #include "kernels.inc"
 };
@@ -40,11 +40,12 @@ static size_t tap_at(const struct depthwise *v, size_t ky, size_t kx) {
 }
 
 /* Packs channel c in place `to` of its block. */
-static void pack_channel(const struct depthwise *v, const struct qir_conv_operands *o, size_t c,
+static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o, size_t c,
                          size_t to, char *weights, int32_t *bias, float *multiplier) {
   const struct qir_depthwise_kernel *k = v->kernel;
   const size_t taps = v->s.kh * v->s.kw, block = c / k->block;
   uint32_t sum = 0;
+  uint64_t most = (uint64_t)llabs(o->bias ? o->bias[c] : 0);
   for (size_t ky = 0; ky < v->s.kh; ++ky)
     for (size_t kx = 0; kx < v->s.kw; ++kx) {
       const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
@@ -55,14 +56,16 @@ static void pack_channel(const struct depthwise *v, const struct qir_conv_operan
       else
         ((int8_t *)weights)[at] = value;
       sum += (uint32_t)(int32_t)value;
+      most += (uint64_t)abs(value) * UINT8_MAX;
     }
   const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
   bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
   multiplier[block * k->block + to] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
+  if (!qir_converts(most, multiplier[block * k->block + to])) v->run.converts = 0;
 }
 
 /* A last block that is at most half full is packed twice: two pixels may share a vector. */
-static void pack(const struct depthwise *v, const struct qir_conv_operands *o, char *weights,
+static void pack(struct depthwise *v, const struct qir_conv_operands *o, char *weights,
                  int32_t *bias, float *multiplier) {
   const size_t block = v->kernel->block, half = block / 2;
   for (size_t c = 0; c < v->s.c; ++c) {
@@ -111,6 +114,15 @@ static void finish(const struct depthwise *v, void *const *buffers, size_t at, f
   v->finish(e, &rows);
 }
 
+/* All pixels of a row, by a kernel that knows the padding beside it. */
+static void run_line(const struct depthwise *v, const uint8_t *const *lines, void *y) {
+  struct qir_depthwise_run run = v->run;
+  run.taps = lines;
+  run.width = v->s.ow;
+  run.y = y;
+  v->kernel->run(&run);
+}
+
 static void run(const void *params, void *const *buffers, void *scratch, long task) {
   const struct depthwise *v = params;
   const struct qir_conv_shape *s = &v->s;
@@ -128,9 +140,13 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
     const size_t at = i * s->ow * s->c;
     float *sums = (float *)((char *)scratch + v->sums);
     void *y = v->finish ? (void *)sums : (char *)buffers[v->y] + at * (v->run.to_float ? 4 : 1);
-    for (size_t ox = 0; ox < v->inside; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
-    run_pixels(v, lines, v->inside, v->outside, y, taps);
-    for (size_t ox = v->outside; ox < s->ow; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+    if (v->run.slides) {
+      run_line(v, lines, y);
+    } else {
+      for (size_t ox = 0; ox < v->inside; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+      run_pixels(v, lines, v->inside, v->outside, y, taps);
+      for (size_t ox = v->outside; ox < s->ow; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+    }
     if (v->finish) finish(v, buffers, at, sums);
   }
 }
@@ -143,6 +159,18 @@ static void find_inside(struct depthwise *v) {
   v->outside = s->w + s->pl >= reach ? (s->w + s->pl - reach) / s->sw + 1 : 0;
   if (v->outside > s->ow) v->outside = s->ow;
   if (v->inside > v->outside) v->inside = v->outside;
+}
+
+/* Finds whether the kernel takes whole rows of the output, and what padding is beside them. */
+static void find_padding(struct depthwise *v) {
+  const struct qir_conv_shape *s = &v->s;
+  if (!v->kernel->borders || !v->run.three || s->dw != 1 || s->sw > 2 || s->pl > 1 || !s->ow)
+    return;
+  const size_t columns = (s->ow - 1) * s->sw + s->kw; /* that windows lie on, padding too */
+  if (columns > s->pl + s->w + 1) return;
+  v->run.slides = s->sw;
+  v->run.before = s->pl == 1;
+  v->run.after = columns == s->pl + s->w + 1;
 }
 
 int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
@@ -170,7 +198,8 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
       .channels = shape->c,
       .groups = groups,
       .three = columns && shape->kw == 3,
-      .slides = columns && shape->kw == 3 && shape->sw == 1 && shape->dw == 1,
+      .pad = (uint8_t)o->x_zero,
+      .converts = 1,
       .weights = memory,
       .bias = (int32_t *)(memory + weights),
       .multiplier = (float *)(memory + weights + vector),
@@ -186,6 +215,7 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   const size_t work = shape->ow * taps * shape->c;
   v->rows = work < WORK ? WORK / (work ? work : 1) : 1;
   find_inside(v);
+  find_padding(v);
   pack(v, o, memory, (int32_t *)(memory + weights), (float *)(memory + weights + vector));
   step->run = run;
   step->params = v;
