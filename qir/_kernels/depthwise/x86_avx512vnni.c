@@ -303,11 +303,13 @@ typedef void (*way_fn)(const struct qir_depthwise_run *, const struct block *, s
   WAY(name, flip_, pair, 0, 0) WAY(name, flip_, pair, 1, 0) WAY(name, flip_, pair, 1, 1)
 #define ROW(name, flip_, pair) \
   {name##_##flip_##pair##00, name##_##flip_##pair##10, name##_##flip_##pair##11}
-#define WAYS(name)                                                           \
-  ENDS(name, 0, 0)                                                           \
-  ENDS(name, 0, 1)                                                           \
-  ENDS(name, 1, 0) ENDS(name, 1, 1) static const way_fn name##s[2][2][3] = { \
-      {ROW(name, 0, 0), ROW(name, 0, 1)}, {ROW(name, 1, 0), ROW(name, 1, 1)}};
+#define WAYS(name)                                                            \
+  ENDS(name, 0, 0)                                                            \
+  ENDS(name, 0, 1)                                                            \
+  ENDS(name, 1, 0)                                                            \
+  ENDS(name, 1, 1)                                                            \
+  static const way_fn name##s[2][2][3] = {{ROW(name, 0, 0), ROW(name, 0, 1)}, \
+                                          {ROW(name, 1, 0), ROW(name, 1, 1)}};
 WAYS(any_window)
 WAYS(jump)
 WAYS(slide)
