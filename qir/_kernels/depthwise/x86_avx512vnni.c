@@ -195,18 +195,17 @@ QIR_INLINE __m512i half_blank(const struct block *b, size_t tap, size_t at, int 
   return flip(b, _mm512_inserti64x4(_mm512_castsi256_si512(far ? x : blank), far ? blank : x, 1));
 }
 
-/* Seldom called; a copy of the block leaves the caller's in registers. */
-static __attribute__((noinline)) struct column blank_column(struct block b, size_t at, int far) {
-  const __m512i blank = flip(&b, _mm512_set1_epi8((char)b.pad));
-  if (!b.paired) return (struct column){{blank, blank, blank, blank}};
-  return interleave(half_blank(&b, 0, at, far), half_blank(&b, 1, at, far),
-                    half_blank(&b, 2, at, far), _mm512_setzero_si512());
+QIR_INLINE struct column blank_column(const struct block *b, size_t at, int far) {
+  const __m512i blank = flip(b, _mm512_set1_epi8((char)b->pad));
+  if (!b->paired) return (struct column){{blank, blank, blank, blank}};
+  return interleave(half_blank(b, 0, at, far), half_blank(b, 1, at, far), half_blank(b, 2, at, far),
+                    _mm512_setzero_si512());
 }
 
 /* Column k of those that a run slides over; only the first and the last may be padding. */
 QIR_INLINE struct column end_column(const struct block *b, size_t k) {
   const size_t at = (k - b->before) * b->column; /* not used where it is below zero */
-  if (k == b->blank || k == b->far_blank) return blank_column(*b, at, k == b->far_blank);
+  if (k == b->blank || k == b->far_blank) return blank_column(b, at, k == b->far_blank);
   return column_at(b, 0, at);
 }
 
