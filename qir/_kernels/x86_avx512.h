@@ -80,5 +80,9 @@ QIR_INLINE __m512 qir_avx512_decode16(__m128i bytes, uint8_t flip) {
 #define QIR_DPBUSD(sum, left, right) \
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right))
 
+/* The same with weights in aligned memory. */
+#define QIR_DPBUSD_FROM(sum, left, right) \
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "m"(right))
+
 QIR_TARGET_END
 #endif

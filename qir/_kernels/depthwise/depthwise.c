@@ -16,7 +16,7 @@ struct depthwise {
   struct qir_conv_shape s;
   struct qir_depthwise_run run; /* what all runs have in common */
   int x, y;
-  size_t column;          /* taps of a group that is a column of the window, 0 if groups run on */
+  size_t column;          /* places of a column of the window, 0 if groups run on */
   size_t rows;            /* rows of the output in a task */
   size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
   const uint8_t *pad;     /* a line of x, w * c bytes, all of the zero point */
@@ -36,7 +36,7 @@ static size_t place(const struct qir_depthwise_kernel *kernel, size_t c) {
 
 /* The place of tap (ky, kx) in the list of taps. */
 static size_t tap_at(const struct depthwise *v, size_t ky, size_t kx) {
-  return v->column ? kx * v->kernel->lanes + ky : ky * v->s.kw + kx;
+  return v->column ? kx * v->column + ky : ky * v->s.kw + kx;
 }
 
 /* Packs channel c in place `to` of its block. */
@@ -164,13 +164,13 @@ static void find_inside(struct depthwise *v) {
 /* Finds whether the kernel takes whole rows of the output, and what padding is beside them. */
 static void find_padding(struct depthwise *v) {
   const struct qir_conv_shape *s = &v->s;
-  if (!v->kernel->borders || !v->run.three || s->dw != 1 || s->sw > 2 || s->pl > 1 || !s->ow)
-    return;
-  const size_t columns = (s->ow - 1) * s->sw + s->kw; /* that windows lie on, padding too */
-  if (columns > s->pl + s->w + 1) return;
+  const size_t size = v->run.size, most = size / 2;
+  if (!v->kernel->borders || !size || s->dw != 1 || s->sw > 2 || s->pl > most || !s->ow) return;
+  const size_t columns = (s->ow - 1) * s->sw + size; /* that windows lie on, padding too */
+  if (columns > s->pl + s->w + most) return;
   v->run.slides = s->sw;
-  v->run.before = s->pl == 1;
-  v->run.after = columns == s->pl + s->w + 1;
+  v->run.before = s->pl;
+  v->run.line = s->w;
 }
 
 int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
@@ -178,8 +178,10 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
-  const int columns = k->lanes == 4 && shape->kh == 3 && !o->pairs;
-  const size_t groups = columns ? shape->kw : (taps + k->lanes - 1) / k->lanes;
+  const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5);
+  const size_t column =
+      square && k->lanes == 4 && !o->pairs ? qir_round_up(shape->kh, k->lanes) : 0;
+  const size_t groups = column ? shape->kw * column / k->lanes : (taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
@@ -191,13 +193,13 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   v->s = *shape;
   v->x = o->x;
   v->y = o->y;
-  v->column = columns ? shape->kh : 0;
+  v->column = column;
   v->pad = memset(memory + weights + 2 * vector, (uint8_t)o->x_zero, pad);
   v->run = (struct qir_depthwise_run){
       .step = shape->sw * shape->c,
       .channels = shape->c,
       .groups = groups,
-      .three = columns && shape->kw == 3,
+      .size = column ? shape->kh : 0,
       .pad = (uint8_t)o->x_zero,
       .converts = 1,
       .weights = memory,

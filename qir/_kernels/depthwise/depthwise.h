@@ -20,13 +20,14 @@
 struct qir_depthwise_run {
   const uint8_t *const *taps; /* of the first pixel, groups * lanes; each moves by `step` bytes */
   size_t step, width, channels, groups;
-  int three; /* groups are the columns of a window of 3 by 3, and the fourth tap of each is none */
-  /*
-   * Such a window moves by `slides`, 1 or 2, over a line of which the column before and the one
-   * after may be padding; the first three taps are those of the first column that is not. Else 0.
+  /* Groups are the columns, each padded to whole groups, of a window of 3 or 5 by as many. Else 0.
    */
-  size_t slides;
-  int before, after;
+  size_t size;
+  /*
+   * Such a window moves by `slides`, 1 or 2, over `before` columns of padding, `line` ones of x and
+   * padding again; the first `size` taps are those of the first column that is in x. Else 0.
+   */
+  size_t slides, before, line;
   uint8_t pad;
   int converts; /* all reals, as requant.h has it */
   const void *weights;

@@ -27,9 +27,9 @@ struct block {
   int full;  /* no channel is left out */
   int plain; /* codes that qir_converts and qir_spans */
   size_t far, far_y;
-  /* Columns that are padding: of the first pixel; and of the other, or of the last if none is. */
-  size_t blank, far_blank;
-  size_t before, column; /* columns that are not in x, and bytes of one */
+  /* How many columns are padding, then from which on: of the other pixel if there are two. */
+  size_t before, blank;
+  size_t column; /* bytes of one */
   uint8_t pad;
   const int8_t *weights;
   const int32_t *bias;
@@ -195,18 +195,21 @@ QIR_INLINE __m512i half_blank(const struct block *b, size_t tap, size_t at, int 
   return flip(b, _mm512_inserti64x4(_mm512_castsi256_si512(far ? x : blank), far ? blank : x, 1));
 }
 
-QIR_INLINE struct column blank_column(const struct block *b, size_t at, int far) {
-  const __m512i blank = flip(b, _mm512_set1_epi8((char)b->pad));
-  if (!b->paired) return (struct column){{blank, blank, blank, blank}};
-  return interleave(half_blank(b, 0, at, far), half_blank(b, 1, at, far), half_blank(b, 2, at, far),
-                    _mm512_setzero_si512());
+/* One line of column k, `at` bytes on, of those that a run slides over. */
+QIR_INLINE __m512i line_at(const struct block *b, size_t tap, size_t at, size_t k) {
+  if (__builtin_expect(k >= b->before && k < b->blank, 1)) return load(b, tap, at);
+  if (!b->paired) return flip(b, _mm512_set1_epi8((char)b->pad));
+  return half_blank(b, tap, at, k >= b->blank);
 }
 
-/* Column k of those that a run slides over; only the first and the last may be padding. */
+/* Bytes from the first column that is not padding to column k, which wrap where it is before. */
+QIR_INLINE size_t offset(const struct block *b, size_t k) { return (k - b->before) * b->column; }
+
+/* Column k, of which only the first and the last may be padding. */
 QIR_INLINE struct column end_column(const struct block *b, size_t k) {
-  const size_t at = (k - b->before) * b->column; /* not used where it is below zero */
-  if (k == b->blank || k == b->far_blank) return blank_column(b, at, k == b->far_blank);
-  return column_at(b, 0, at);
+  const size_t at = offset(b, k);
+  return interleave(line_at(b, 0, at, k), line_at(b, 1, at, k), line_at(b, 2, at, k),
+                    _mm512_setzero_si512());
 }
 
 /*
@@ -226,7 +229,7 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b
   x = end_column(b, first + 1);
   add(&s0, &x, &middle);
   add(&s1, &x, &left);
-  size_t ox = first, at = (first + 2 - b->before) * b->column, to = first * channels;
+  size_t ox = first, at = offset(b, first + 2), to = first * channels;
 #define PIXEL(taken, now, next, last) \
   x = taken;                          \
   last = opening(b);                  \
@@ -266,7 +269,7 @@ QIR_INLINE void stride(const struct qir_depthwise_run *run, const struct block *
   const struct column middle = weights_at(b->weights, BLOCK * LANES);
   const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
   struct column x = end_column(b, 2 * first);
-  size_t at = (2 * first + 1 - b->before) * b->column, to = first * run->channels;
+  size_t at = offset(b, 2 * first + 1), to = first * run->channels;
 #define PIXEL(taken)                           \
   {                                            \
     struct column sum = opening(b);            \
@@ -282,6 +285,102 @@ QIR_INLINE void stride(const struct qir_depthwise_run *run, const struct block *
   for (size_t ox = first; ox + 1 < end; ++ox) PIXEL(column_at(b, 0, at + b->column))
   PIXEL(end_column(b, 2 * end))
 #undef PIXEL
+}
+
+/*
+ * Windows of 5 by 5 have two groups a column: four lines, and the fifth, whose bytes are spread.
+ * Their weights are read from memory.
+ */
+struct tall {
+  struct column four, fifth;
+};
+
+/* Bytes i to i + 3 of each lane, as words. */
+#define SPREAD(x, i)                                                                               \
+  _mm512_shuffle_epi8(                                                                             \
+      x, _mm512_broadcast_i32x4(_mm_setr_epi8(i, -1, -1, -1, i + 1, -1, -1, -1, i + 2, -1, -1, -1, \
+                                              i + 3, -1, -1, -1)))
+
+QIR_INLINE struct tall tall_column(const struct block *b, size_t k) {
+  const size_t at = offset(b, k);
+  const __m512i last = line_at(b, 4, at, k);
+  struct tall x;
+  x.four = interleave(line_at(b, 0, at, k), line_at(b, 1, at, k), line_at(b, 2, at, k),
+                      line_at(b, 3, at, k));
+  x.fifth = (struct column){{SPREAD(last, 0), SPREAD(last, 4), SPREAD(last, 8), SPREAD(last, 12)}};
+  return x;
+}
+
+/* Adds the products of a column by those of column kx of the window. */
+QIR_INLINE void add_tall(const struct block *b, struct column *sum, const struct tall *x, int kx) {
+  const __m512i *w = (const __m512i *)(b->weights + kx * 2 * BLOCK * LANES);
+  __asm__("" : "+r"(w)); /* else gcc keeps an address for each operand, and those in memory */
+  UNROLL for (int i = 0; i < 4; ++i) QIR_DPBUSD_FROM(sum->v[i], x->four.v[i], w[i]);
+  UNROLL for (int i = 0; i < 4; ++i) QIR_DPBUSD_FROM(sum->v[i], x->fifth.v[i], w[4 + i]);
+}
+
+QIR_INLINE void slide_tall(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+                           size_t end) {
+  const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  struct column s0 = opening(b), s1 = opening(b), s2 = opening(b), s3 = opening(b), s4;
+  struct tall x = tall_column(b, first);
+  add_tall(b, &s0, &x, 0);
+  x = tall_column(b, first + 1);
+  add_tall(b, &s0, &x, 1);
+  add_tall(b, &s1, &x, 0);
+  x = tall_column(b, first + 2);
+  add_tall(b, &s0, &x, 2);
+  add_tall(b, &s1, &x, 1);
+  add_tall(b, &s2, &x, 0);
+  x = tall_column(b, first + 3);
+  add_tall(b, &s0, &x, 3);
+  add_tall(b, &s1, &x, 2);
+  add_tall(b, &s2, &x, 1);
+  add_tall(b, &s3, &x, 0);
+  size_t ox = first;
+#define PIXEL(now, next, third, fourth, last) \
+  x = tall_column(b, ox + 4);                 \
+  last = opening(b);                          \
+  add_tall(b, &now, &x, 4);                   \
+  store(b, ox * run->channels, &now, &code);  \
+  add_tall(b, &next, &x, 3);                  \
+  add_tall(b, &third, &x, 2);                 \
+  add_tall(b, &fourth, &x, 1);                \
+  add_tall(b, &last, &x, 0);                  \
+  if (++ox >= end) break;
+  for (;;) {
+    PIXEL(s0, s1, s2, s3, s4)
+    PIXEL(s1, s2, s3, s4, s0)
+    PIXEL(s2, s3, s4, s0, s1)
+    PIXEL(s3, s4, s0, s1, s2)
+    PIXEL(s4, s0, s1, s2, s3)
+  }
+#undef PIXEL
+}
+
+QIR_INLINE void stride_tall(const struct qir_depthwise_run *run, const struct block *b,
+                            size_t first, size_t end) {
+  const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  struct column now = opening(b), next = opening(b);
+  struct tall x = tall_column(b, 2 * first);
+  add_tall(b, &now, &x, 0);
+  x = tall_column(b, 2 * first + 1);
+  add_tall(b, &now, &x, 1);
+  x = tall_column(b, 2 * first + 2);
+  add_tall(b, &now, &x, 2);
+  add_tall(b, &next, &x, 0);
+  for (size_t ox = first; ox < end; ++ox) {
+    x = tall_column(b, 2 * ox + 3);
+    add_tall(b, &now, &x, 3);
+    add_tall(b, &next, &x, 1);
+    x = tall_column(b, 2 * ox + 4);
+    add_tall(b, &now, &x, 4);
+    store(b, ox * run->channels, &now, &code);
+    add_tall(b, &next, &x, 2);
+    now = next;
+    next = opening(b);
+    add_tall(b, &next, &x, 0);
+  }
 }
 
 typedef void (*way_fn)(const struct qir_depthwise_run *, const struct block *, size_t, size_t);
@@ -313,15 +412,19 @@ WAYS(any_window)
 WAYS(jump)
 WAYS(slide)
 WAYS(stride)
+WAYS(slide_tall)
+WAYS(stride_tall)
 
 void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
   const size_t width = run->width, half = width / 2;
-  const way_fn(*ways)[3] = (run->slides == 1   ? slides
-                            : run->slides == 2 ? strides
-                            : run->three       ? jumps
+  const int tall = run->size == 5;
+  const way_fn(*ways)[3] = (run->slides == 1   ? tall ? slide_talls : slides
+                            : run->slides == 2 ? tall ? stride_talls : strides
+                            : run->size == 3   ? jumps
                                                : any_windows)[run->x_flip ? 1 : 0];
   const int plain = !run->to_float && run->converts && qir_spans(&run->code);
-  const size_t none = SIZE_MAX, last = run->after ? (width - 1) * run->slides + 2 : none;
+  const size_t blank = run->before + run->line, far = half * run->slides;
+  const int pairs = half > 0 && (!run->slides || far >= run->size / 2); /* far from both ends */
   for (size_t c = 0; c < run->channels; c += BLOCK) {
     const size_t left = qir_depthwise_left(run, c);
     struct block b = {
@@ -335,19 +438,18 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
         .multiplier = run->multiplier + c,
         .y = (char *)run->y + c * (run->to_float ? 4 : 1),
         .to_float = run->to_float,
-        .blank = run->before ? 0 : none,
-        .before = run->before ? 1 : 0,
+        .before = run->before,
+        .blank = blank,
         .column = run->channels,
         .pad = run->pad,
-        .far_blank = last,
     };
     const int whole = plain && left >= BLOCK;
-    if (left > BLOCK / 2 || half == 0) {
+    if (left > BLOCK / 2 || !pairs) {
       ways[0][plain + whole](run, &b, 0, width);
     } else {
-      if (run->after) b.far_blank = last - half * run->slides;
+      b.blank = blank - far;
       ways[1][plain + (plain && left == BLOCK / 2)](run, &b, 0, half);
-      b.far_blank = last;
+      b.blank = blank;
       if (width % 2) ways[0][plain](run, &b, width - 1, width);
     }
   }
