@@ -2,38 +2,89 @@
 
 Run as a process of its own for files, so that TensorFlow's messages, aborts and import time stay
 out of the caller's: `python -m qir.frontends.tensorflow.child source folder [signature]`.
-The folder gets `graph.pb` and `names.json`. Models in memory are frozen where they are.
+The folder gets `graph.pb`, `names.json` and `weights.bin`. Models in memory are frozen where they
+are.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+from tensorflow.python.framework import convert_to_constants
 
 from .error_causes import error_cause
 
 _DEFAULT_SIGNATURE = "serving_default"
-FrozenGraph = tuple[bytes, dict[str, list[tuple[str, str]]]]
-"""A serialized GraphDef, and its inputs and outputs as (name, tensor) pairs."""
+_LEAST_WEIGHT = 1 << 16
+"""Bytes of variables from which on they are kept beside the graph."""
+Names = dict[str, list[tuple[str, str]]]
+"""Inputs and outputs as (name, tensor) pairs."""
+
+
+@dataclass
+class FrozenGraph:
+    """A serialized GraphDef with its inputs and outputs; large weights are beside it."""
+
+    data: bytes
+    names: Names
+    weights: dict[str, Any] = field(default_factory=dict)
+    """By constant of the graph, which holds its shape and no elements: the variable with them."""
+
+
+class _Variables(convert_to_constants._FunctionConverterDataInEager):  # type: ignore[misc]
+    """The data of a function's variables, without the elements of large ones.
+
+    TensorFlow would hold some dozen copies of all weights at a time.
+    """
+
+    def __init__(self, concrete: Any) -> None:
+        self.large: dict[int, Any] = {}
+        """By identity of the number that stands for it: a large variable."""
+        # Control flow stays functional (While, If), as `loops` and `branches` read it.
+        super().__init__(concrete, lower_control_flow=False, aggressive_inlining=True)
+
+    def _eval(self, tensor: Any) -> Any:
+        """Returns the elements of a tensor or a small variable, a number for a large variable."""
+        is_plain = hasattr(tensor, "handle") and tensor.dtype.is_floating
+        is_plain = is_plain and tensor.dtype != tf.bfloat16 and tensor.shape.is_fully_defined()
+        if not is_plain or tensor.shape.num_elements() * tensor.dtype.size < _LEAST_WEIGHT:
+            return tensor.numpy()
+        number = np.zeros((), tensor.dtype.as_numpy_dtype)
+        self.large[id(number)] = tensor
+        return number
 
 
 def freeze_function(concrete: Any, results: Sequence[str] = ()) -> FrozenGraph:
     """Freezes a concrete function."""
-    # Control flow stays functional (While, If), as `loops` and `branches` read it.
-    frozen = convert_variables_to_constants_v2(
-        concrete, lower_control_flow=False, aggressive_inlining=True
-    )
-    inputs = [(t.op.name, t.name) for t in frozen.inputs if t.dtype != tf.resource]
-    tensors = [t.name for t in frozen.outputs]
+    variables = _Variables(concrete)
+    held = variables.tensor_data
+    graph, _ = convert_to_constants._replace_variables_by_constants(variables)
+    weights = {
+        name: variables.large[id(data.numpy)]
+        for name, data in held.items()
+        if id(data.numpy) in variables.large
+    }
+    for node in graph.node:
+        if node.name in weights:
+            shape = weights[node.name].shape.as_proto()
+            node.attr["value"].tensor.tensor_shape.CopyFrom(shape)
+    inputs = [
+        (t.op.name, t.name)
+        for t in concrete.inputs
+        if t.op.name not in held and t.dtype != tf.resource
+    ]
+    tensors = [t.name for t in concrete.outputs]
     names = list(results) if len(results) == len(tensors) else _default_output_names(tensors)
     outputs = list(zip(names, tensors, strict=True))
-    return frozen.graph.as_graph_def().SerializeToString(), {"inputs": inputs, "outputs": outputs}
+    named = {"inputs": inputs, "outputs": outputs}
+    return FrozenGraph(graph.SerializeToString(), named, weights)
 
 
 def _default_output_names(tensors: Sequence[str]) -> list[str]:
@@ -140,7 +191,7 @@ def _freeze_by_session(folder: Path, error: Exception, name: str) -> FrozenGraph
         graph = v1.graph_util.convert_variables_to_constants(
             session, session.graph.as_graph_def(), nodes
         )
-    return graph.SerializeToString(), {"inputs": inputs, "outputs": outputs}
+    return FrozenGraph(graph.SerializeToString(), {"inputs": inputs, "outputs": outputs})
 
 
 def freeze_path(path: Path, signature: str = "") -> FrozenGraph:
@@ -153,13 +204,26 @@ def freeze_path(path: Path, signature: str = "") -> FrozenGraph:
 def main(source: str, folder: str, signature: str = "") -> int:
     """Freezes a file into a folder; on failure prints one line and returns 1."""
     try:
-        graph, names = freeze_path(Path(source), signature)
+        frozen = freeze_path(Path(source), signature)
     except Exception as error:  # TensorFlow and Keras raise what they like
         sys.stderr.write(f"\n{error_cause(error)}\n")
         return 1
-    Path(folder, "graph.pb").write_bytes(graph)
-    Path(folder, "names.json").write_text(json.dumps(names), encoding="utf-8")
+    Path(folder, "graph.pb").write_bytes(frozen.data)
+    places = write_weights(frozen.weights, Path(folder, "weights.bin"))
+    names = json.dumps({**frozen.names, "weights": places})
+    Path(folder, "names.json").write_text(names, encoding="utf-8")
     return 0
+
+
+def write_weights(weights: Mapping[str, Any], path: Path) -> dict[str, tuple[str, list[int], int]]:
+    """Writes variables to a file, one after another; returns type, shape and offset by name."""
+    places = {}
+    with path.open("wb") as stream:
+        for name, variable in weights.items():
+            elements = variable.numpy()
+            places[name] = (elements.dtype.name, list(elements.shape), stream.tell())
+            elements.tofile(stream)
+    return places
 
 
 if __name__ == "__main__":

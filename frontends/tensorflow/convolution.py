@@ -8,7 +8,8 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
 from .windows import FIRST, LAST, add_transpose, explicit_pads, image_layout, same_padding
 
 

@@ -12,9 +12,10 @@ from qir.ir.dtype import I64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .constant_evaluation import MAX_KNOWN_ELEMENTS
 from .movement import as_i64
+from .reader import KeepNode
 
 
 def _output_dtype(call: NodeCall) -> DType:

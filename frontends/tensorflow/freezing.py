@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from zipfile import is_zipfile
 
+import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from qir.errors import InputError
 
@@ -84,7 +87,12 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
             raise InputError(f"{path}: {_failure_text(path, ended)}")
         graph = Path(folder, "graph.pb").read_bytes()
         names = json.loads(Path(folder, "names.json").read_text(encoding="utf-8"))
-    return _frozen_model(graph, names, str(path))
+        # The file goes with its folder; what is mapped of it stays as long as an array is used.
+        weights = {
+            name: np.memmap(Path(folder, "weights.bin"), dtype, "r", offset, tuple(shape))
+            for name, (dtype, shape, offset) in names["weights"].items()
+        }
+    return _frozen_model(graph, names, weights, str(path))
 
 
 def _failure_text(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
@@ -107,16 +115,24 @@ def freeze_object(model: object) -> FrozenModel:
 
     try:
         is_keras = hasattr(model, "layers")
-        graph, names = child.freeze_keras(model) if is_keras else child.freeze_function(model)
+        frozen = child.freeze_keras(model) if is_keras else child.freeze_function(model)
     except Exception as error:  # the user's own layers run here
         raise InputError(f"{name}: TensorFlow does not freeze it: {error_cause(error)}") from error
-    return _frozen_model(graph, names, name)
+    weights = {each: variable.numpy() for each, variable in frozen.weights.items()}
+    return _frozen_model(frozen.data, frozen.names, weights, name)
 
 
-def _frozen_model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: str) -> FrozenModel:
+def _frozen_model(
+    graph: bytes,
+    names: Mapping[str, Sequence[tuple[str, str]]],
+    weights: Mapping[str, NDArray[np.generic]],
+    file: str,
+) -> FrozenModel:
     inputs = {parse_place(tensor)[0]: name for name, tensor in names["inputs"]}
     outputs = {name: parse_place(tensor) for name, tensor in names["outputs"]}
-    return FrozenModel(source_from(GraphDefMessage.FromString(graph), file), inputs, outputs)
+    source = source_from(GraphDefMessage.FromString(graph), file)
+    source.weights = weights
+    return FrozenModel(source, inputs, outputs)
 
 
 def _require_tensorflow(source: str) -> None:

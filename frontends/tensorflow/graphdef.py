@@ -8,7 +8,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from qir.errors import InputError
 
@@ -83,12 +85,27 @@ class GraphSource:
     """By result of an inlined call: the result inside the function."""
     branches: dict[str, Branch] = field(default_factory=dict)
     """By node that replaced Switch and Merge nodes: its bodies."""
+    weights: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    """By constant whose elements are not in its node: the elements."""
 
     def resolve(self, place: ResultPlace) -> ResultPlace:
         """Returns a result, looking through inlined calls."""
         while place in self.inlined_results:
             place = self.inlined_results[place]
         return place
+
+
+@dataclass(frozen=True)
+class LoopParts:
+    """Condition and body of a loop, with their arguments and results in the source."""
+
+    condition: GraphSource
+    condition_args: Sequence[Sequence[ResultPlace]]
+    condition_result: ResultPlace
+    body: GraphSource
+    body_args: Sequence[Sequence[ResultPlace]]
+    body_results: Sequence[ResultPlace]
+    """One for each of the first arguments; the others are loop-invariant."""
 
 
 def looks_like_graph(path: Path) -> bool:

@@ -9,8 +9,9 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim, Sym
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .movement import as_i64
+from .reader import KeepNode
 
 _TO_THE_END = 2**63 - 1
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")

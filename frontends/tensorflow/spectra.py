@@ -6,24 +6,17 @@ The language has no complex type: a complex tensor is a pair of float tensors wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
+from .results import ComplexPair
 
 _LARGEST = 1 << 13
 """Samples of a transform, at most: a matrix has half of their square."""
-
-
-@dataclass(frozen=True, eq=False)
-class ComplexPair:
-    """A complex tensor: its real and its imaginary part."""
-
-    real: Value
-    imag: Value
 
 
 def _rfft(call: NodeCall) -> ComplexPair:

@@ -8,7 +8,8 @@ from math import prod
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _with_batch_axis(call: OverloadCall, axes: int) -> tuple[Value, bool]:

@@ -13,7 +13,8 @@ from qir.ir.dtype import F32, F64, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 from .recurrent import GATES
 
 STORAGE = dtype("u8")

@@ -10,7 +10,9 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall, int64_array
+from .call import OverloadCall
+from .reader import KeepCall
+from .sizes import int64_array
 
 _TO_THE_END = 2**63 - 1
 

@@ -9,8 +9,10 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall, int64_array
+from .call import OverloadCall
 from .indexing import broadcast_indices, is_mask, permute
+from .reader import KeepCall
+from .sizes import int64_array
 
 _REDUCTIONS = {
     "add": "add",

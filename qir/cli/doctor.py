@@ -71,11 +71,11 @@ def _show_plugins(screen: Screen, plugins: Sequence[LoadedPlugin], every: bool) 
 
 
 def _show_rules(screen: Screen) -> None:
-    from qir.numerics.range_rules import printed_rules
+    from qir.numerics.scale_rules import printed_rules
 
-    rules = [(name, of.of, of.text) for name, of in printed_rules().items()]
-    named = (Column("--scales"), Column("of quantized values"), Column("formula", fit="wrap"))
-    screen.table(named, rules, title="named rules of scales")
+    rules = [(name, rule.types_text, rule.text) for name, rule in printed_rules().items()]
+    named = (Column("--scales"), Column("quantized types"), Column("formula", fit="wrap"))
+    screen.table(named, rules, title="scale rules")
 
 
 @shared.verb("qir doctor", "qir doctor --all", "qir doctor --json > machine.json")
@@ -98,14 +98,15 @@ def doctor(context: click.Context, every: bool, as_json: bool) -> None:
     from qir import __version__
     from qir.inspect import environment
     from qir.inspect.measurements import runtimes
-    from qir.numerics.range_rules import printed_rules
+    from qir.numerics.scale_rules import printed_rules
 
     surroundings = environment(__version__)
     known = runtimes()
     screen = Screen(elsewhere=PAGE)
     if as_json:
         scales = [
-            {"name": n, "codes": of.of, "formula": of.text} for n, of in printed_rules().items()
+            {"name": name, "codes": rule.types_text, "formula": rule.text}
+            for name, rule in printed_rules().items()
         ]
         runtime_rows = {"runtimes": [asdict(r) for r in known], "scales": scales}
         screen.json({**surroundings.to_json(), **runtime_rows})

@@ -80,10 +80,10 @@ def _results(
     # Shapes are not compared: the same samples may fit a size that only one model leaves open.
     if input_types[0] != input_types[1]:
         a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in input_types)
-        raise UsageError(f"--data: the models take other inputs, {a} and {b}")
+        raise UsageError(f"`data`: the models take other inputs, {a} and {b}")
     names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
     if not names:
-        raise UsageError("--data: the models have no output of one name")
+        raise UsageError("`data`: the models have no output of one name")
     engines = [
         Engine(REFERENCE, partial(_dequantized_results, graph, names, isa), None)
         for graph in graphs

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir import pipeline
+from qir import execution
 from qir.analysis.kernel_groups import is_float
 from qir.errors import Refused, UsageError
 from qir.ir.dtype import box_object
@@ -81,7 +81,7 @@ def engine(
     if name == REFERENCE:
         wanted = tuple(dict.fromkeys(values)) or None
         return Engine(
-            name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None
+            name, lambda inputs: execution.run(graph, inputs, values=wanted, isa=isa), None
         )
     base, colon, variant = name.partition(":")
     backend = named(base)
@@ -197,4 +197,4 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
         first = found[0]
         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
         message = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
-        raise Refused(f"{path}: {message}{others}; leave --strict out to run it so")
+        raise Refused(f"{path}: {message}{others}; leave `strict` out to run it so")

@@ -24,9 +24,9 @@ LONG = ("mobilenet_v3", "efficientnet", "convnext")
 
 def frozen(model: object, path: Path) -> qir.Graph:
     """Freezes a Keras model into a file, and reads that; loops become their rounds."""
-    from qir.frontends.tensorflow.child import freeze_keras
+    from tests.frontends.tensorflow import networks
 
-    path.write_bytes(freeze_keras(model)[0])
+    path.write_bytes(networks.frozen(model))
     graph = qir.load(path)
     if Unroll().run(graph, qir.Ledger()):
         FoldConstants().run(graph, qir.Ledger())

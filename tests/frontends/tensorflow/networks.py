@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 Array = NDArray[np.generic]
 layers = tf.keras.layers
@@ -65,6 +66,18 @@ NETWORKS: dict[str, Callable[[], tuple[Any, Array]]] = {
     "bert": _bert,
     "transformer": _transformer,
 }
+
+
+def frozen(model: Any) -> bytes:
+    """Returns a model with one input as TensorFlow's own converter freezes it."""
+    (x,) = model.inputs
+    call = tf.function(lambda value: model(value, training=False))
+    concrete = call.get_concrete_function(tf.TensorSpec(x.shape, x.dtype, name=x.name))
+    constant = convert_variables_to_constants_v2(
+        concrete, lower_control_flow=False, aggressive_inlining=True
+    )
+    data: bytes = constant.graph.as_graph_def().SerializeToString()
+    return data
 
 
 def network(name: str) -> tuple[Any, Array, Array]:

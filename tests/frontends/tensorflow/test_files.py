@@ -27,7 +27,7 @@ from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
 from .comparison import build_graph_def, save_graph_def
-from .networks import network
+from .networks import frozen, network
 
 X = np.ones((2, 8, 8, 3), np.float32)
 W = np.ones((3, 3, 3, 4), np.float32)
@@ -78,9 +78,7 @@ def test_messages_have_the_numbers_of_tensorflow() -> None:
 
 def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
     model, _, _ = network("lstm")
-    from qir.frontends.tensorflow.child import freeze_keras
-
-    data = freeze_keras(model)[0]
+    data = frozen(model)
     theirs, ours = graph_pb2.GraphDef.FromString(data), GraphDefMessage.FromString(data)
     assert [(n.name, n.op, list(n.input)) for n in ours.node] == [
         (n.name, n.op, list(n.input)) for n in theirs.node
@@ -596,3 +594,23 @@ def test_a_model_that_keras_cannot_trace_is_refused_with_the_layer_and_its_fault
         with pytest.raises(InputError, match=r"UpSampling2D.call\(\): Using a symbolic") as raised:
             qir.load(source)
         assert "\n" not in str(raised.value)
+
+
+def test_large_weights_are_kept_beside_a_graph_and_are_the_models() -> None:
+    from qir.frontends.tensorflow.child import freeze_keras
+
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(2)
+    model = tf.keras.Sequential(
+        [layers.Input((400,)), layers.Dense(300), layers.Dense(7, dtype="float16")]
+    )
+    frozen_model = freeze_keras(model)
+    assert len(frozen_model.data) < 20_000
+    (variable,) = frozen_model.weights.values()
+    assert variable.shape == (400, 300)
+    x = np.random.default_rng(3).normal(size=(4, 400)).astype(np.float32)
+    graph = qir.load(model)
+    wanted = np.asarray(model(x, training=False))
+    model.layers[0].kernel.assign(np.zeros((400, 300)))  # what was read stays as it was
+    (found,) = qir.run(graph, {graph.inputs[0].name: x}).values()
+    assert np.allclose(found, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())

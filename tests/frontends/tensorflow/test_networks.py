@@ -12,11 +12,10 @@ import tensorflow as tf
 
 import qir
 from qir.errors import InputError
-from qir.frontends.tensorflow.child import freeze_keras
 from qir.reference.interpreter import run
 from tests.frontends.comparison import difference
 
-from .networks import Array, network
+from .networks import Array, frozen, network
 
 NEAR = 1e-4
 QUICK = ("mobilenet", "lstm", "transformer")
@@ -36,7 +35,7 @@ def computed(graph: qir.Graph, x: Array) -> Array:
 def test_a_network_computes_what_tensorflow_computes(name: str, tmp_path: Path) -> None:
     model, x, wanted = network(name)
     path = tmp_path / f"{name}.pb"
-    path.write_bytes(freeze_keras(model)[0])
+    path.write_bytes(frozen(model))
     for source in (model, path):
         graph = qir.load(source)
         assert not isinstance(graph.inputs[0].type.shape[0], int)

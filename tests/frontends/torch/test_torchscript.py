@@ -477,5 +477,5 @@ def test_a_prelu_of_fx_that_is_none_is_converted_with_lossy_alone(
     assert len(said) == (steps > 0)
     for name in ("onnxruntime", "pytorch-x86") if steps else ():
         assert int(said[0].partition("by up to ")[2].partition(" steps")[0]) > steps
-        with pytest.raises(Refused, match=r"holds no 1 .* --lossy allows it"):
+        with pytest.raises(Refused, match=r"holds no 1 .* `lossy=True` allows it"):
             qir.save(graph, tmp_path / f"b{target(name).suffix}", target=name)
