@@ -229,36 +229,23 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b
   x = end_column(b, first + 1);
   add(&s0, &x, &middle);
   add(&s1, &x, &left);
-  size_t ox = first, at = offset(b, first + 2), to = first * channels;
-#define PIXEL(taken, now, next, last) \
-  x = taken;                          \
-  last = opening(b);                  \
-  add(&now, &x, &right);              \
-  store(b, to, &now, &code);          \
-  add(&next, &x, &middle);            \
-  add(&last, &x, &left);              \
+  size_t at = offset(b, first + 2), to = first * channels;
+#define PIXEL(taken)        \
+  x = taken;                \
+  s2 = opening(b);          \
+  add(&s0, &x, &right);     \
+  store(b, to, &s0, &code); \
+  add(&s1, &x, &middle);    \
+  add(&s2, &x, &left);      \
+  s0 = s1;                  \
+  s1 = s2;                  \
+  at += b->column;          \
   to += channels;
-#define INNER(now, next, last)                \
-  PIXEL(column_at(b, 0, at), now, next, last) \
-  at += b->column;
-#define LAST(now, next, last)                   \
-  PIXEL(end_column(b, ox + 2), now, next, last) \
-  ++ox;
-  for (; ox + 3 < end; ox += 3) { /* sums take turns, so that none is moved */
-    INNER(s0, s1, s2)
-    INNER(s1, s2, s0)
-    INNER(s2, s0, s1)
+  for (size_t ox = first; ox + 1 < end; ++ox) {
+    PIXEL(column_at(b, 0, at))
   }
-  LAST(s0, s1, s2)
-  if (ox < end) {
-    LAST(s1, s2, s0)
-    if (ox < end) {
-      LAST(s2, s0, s1)
-    }
-  }
+  PIXEL(end_column(b, end + 1))
 #undef PIXEL
-#undef INNER
-#undef LAST
 }
 
 /* The same of one that moves by two: the right column of a pixel is the left one of the next. */
@@ -337,25 +324,20 @@ QIR_INLINE void slide_tall(const struct qir_depthwise_run *run, const struct blo
   add_tall(b, &s1, &x, 2);
   add_tall(b, &s2, &x, 1);
   add_tall(b, &s3, &x, 0);
-  size_t ox = first;
-#define PIXEL(now, next, third, fourth, last) \
-  x = tall_column(b, ox + 4);                 \
-  last = opening(b);                          \
-  add_tall(b, &now, &x, 4);                   \
-  store(b, ox * run->channels, &now, &code);  \
-  add_tall(b, &next, &x, 3);                  \
-  add_tall(b, &third, &x, 2);                 \
-  add_tall(b, &fourth, &x, 1);                \
-  add_tall(b, &last, &x, 0);                  \
-  if (++ox >= end) break;
-  for (;;) {
-    PIXEL(s0, s1, s2, s3, s4)
-    PIXEL(s1, s2, s3, s4, s0)
-    PIXEL(s2, s3, s4, s0, s1)
-    PIXEL(s3, s4, s0, s1, s2)
-    PIXEL(s4, s0, s1, s2, s3)
+  for (size_t ox = first; ox < end; ++ox) {
+    x = tall_column(b, ox + 4);
+    s4 = opening(b);
+    add_tall(b, &s0, &x, 4);
+    store(b, ox * run->channels, &s0, &code);
+    add_tall(b, &s1, &x, 3);
+    add_tall(b, &s2, &x, 2);
+    add_tall(b, &s3, &x, 1);
+    add_tall(b, &s4, &x, 0);
+    s0 = s1;
+    s1 = s2;
+    s2 = s3;
+    s3 = s4;
   }
-#undef PIXEL
 }
 
 QIR_INLINE void stride_tall(const struct qir_depthwise_run *run, const struct block *b,
