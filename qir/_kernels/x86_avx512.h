@@ -76,6 +76,16 @@ QIR_INLINE __m512i qir_avx512_encode64_small(__m512 r0, __m512 r1, __m512 r2, __
   return _mm512_xor_si512(_mm512_min_epu8(bytes, c->ceiling), c->flip);
 }
 
+/* The same where qir_converts and qir_spans. */
+QIR_INLINE __m512i qir_avx512_encode64_plain(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+                                             const struct qir_avx512_code *c) {
+  const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1));
+  const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3));
+  return _mm512_xor_si512(
+      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16)),
+      c->flip);
+}
+
 /* Sixteen codes as reals. */
 QIR_INLINE __m512 qir_avx512_decode16(__m128i bytes, uint8_t flip) {
   return _mm512_cvtepi32_ps(flip ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
@@ -84,6 +94,10 @@ QIR_INLINE __m512 qir_avx512_decode16(__m128i bytes, uint8_t flip) {
 /* gcc 12 spills the sums of _mm512_dpbusd_epi32 in loops over arrays of them. */
 #define QIR_DPBUSD(sum, left, right) \
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right))
+
+/* The same with weights in aligned memory. */
+#define QIR_DPBUSD_FROM(sum, left, right) \
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "m"(right))
 
 QIR_TARGET_END
 #endif
