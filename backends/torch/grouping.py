@@ -173,8 +173,10 @@ def lower_splits(graph: Graph) -> int:
     """
     splits = [n for n in graph if n.op == "split" and n.operands["x"].node.op == "dequantize"]
     for node in splits:
-        axis, start = node.attrs["axis"], 0
-        for part, size in zip(node.results, node.attrs["sizes"], strict=True):
+        axis, start, sizes = node.attrs["axis"], 0, node.attrs["sizes"]
+        assert isinstance(sizes, tuple)
+        for part, size in zip(node.results, sizes, strict=True):
+            assert isinstance(size, int)
             bounds = {"starts": (start,), "ends": (start + size,), "axes": (axis,), "steps": (1,)}
             start += size
             if not part.uses:

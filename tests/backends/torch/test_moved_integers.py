@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -37,12 +38,14 @@ class Pooled(nn.Module):
 
     def __init__(self, move: Callable[[Tensor], Tensor], after_convolution: bool) -> None:
         super().__init__()
-        self.move, self.layer = move, nn.Identity()
+        self.move = move
+        layer: Any = nn.Identity()
         if after_convolution:
-            self.layer = quantized.Conv2d(48, 48, 1)  # type: ignore[no-untyped-call]
+            layer = quantized.Conv2d(48, 48, 1)  # type: ignore[no-untyped-call]
             weights = torch.quantize_per_tensor(torch.randn(48, 48, 1, 1), 0.02, 0, torch.qint8)
-            self.layer.set_weight_bias(weights, torch.randn(48))
-            self.layer.scale, self.layer.zero_point = 0.1, 91
+            layer.set_weight_bias(weights, torch.randn(48))
+            layer.scale, layer.zero_point = 0.1, 91
+        self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
         q = self.layer(torch.quantize_per_tensor(x, 0.1, 91, torch.quint8))
