@@ -191,13 +191,12 @@ QIR_INLINE size_t held(const struct qir_gemm_block *block, int taps, int steps, 
 }
 
 /* Taps, steps of four values in each, vectors of columns, rows at a time. */
-#define HELD_SHAPES(H)                                                                \
-  H(1, 4, 4, 1)                                                                       \
-  H(1, 4, 3, 2)                                                                       \
-  H(1, 6, 3, 1)                                                                       \
-  H(1, 4, 2, 4)                                                                       \
-  H(1, 6, 2, 4) H(1, 8, 2, 2) H(3, 3, 2, 2) H(1, 4, 1, 4) H(1, 6, 1, 4) H(1, 8, 1, 4) \
-      H(3, 3, 1, 4)
+#define HELD_SHAPES(H) \
+  H(1, 4, 4, 1)        \
+  H(1, 4, 3, 2)        \
+  H(1, 6, 3, 1)        \
+  H(1, 4, 2, 4)        \
+  H(1, 6, 2, 4) H(1, 8, 2, 2) H(3, 3, 2, 2) H(1, 4, 1, 4) H(1, 6, 1, 4) H(1, 8, 1, 4) H(3, 3, 1, 4)
 
 #define HELD_ROWS(taps, steps, v, m)                                                  \
   static __attribute__((noinline)) size_t held_##taps##x##steps##x##v(                \
