@@ -23,7 +23,7 @@ QIR_INLINE __mmask64 qir_avx512_first64(size_t n) {
 /* What qir_encode needs, in registers. */
 struct qir_avx512_code {
   __m512 low, high;
-  __m512i zero, zero16, floor, flip; /* zero16 and floor are of flipped codes */
+  __m512i zero, zero16, floor, ceiling, flip; /* zero16, floor and ceiling are of flipped codes */
 };
 
 QIR_INLINE struct qir_avx512_code qir_avx512_load_code(const struct qir_code *to) {
@@ -33,6 +33,7 @@ QIR_INLINE struct qir_avx512_code qir_avx512_load_code(const struct qir_code *to
   c.zero = _mm512_set1_epi32(to->zero);
   c.zero16 = _mm512_set1_epi16((short)(to->zero + to->flip));
   c.floor = _mm512_set1_epi8((char)(to->low + to->flip));
+  c.ceiling = _mm512_set1_epi8((char)(to->high + to->flip));
   c.flip = _mm512_set1_epi8((char)to->flip);
   return c;
 }
@@ -61,14 +62,15 @@ QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r
   return _mm512_xor_si512(_mm512_max_epu8(bytes, c->floor), c->flip);
 }
 
-/* The same where qir_converts and qir_spans. */
-QIR_INLINE __m512i qir_avx512_encode64_plain(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
-                                             const struct qir_avx512_code *c) {
+/* The same where qir_converts: bytes are clamped, in place of the reals, unless qir_spans. */
+QIR_INLINE __m512i qir_avx512_encode64_bytes(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+                                             const struct qir_avx512_code *c, int spans) {
   const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1));
   const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3));
-  return _mm512_xor_si512(
-      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16)),
-      c->flip);
+  __m512i bytes =
+      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
+  if (!spans) bytes = _mm512_min_epu8(_mm512_max_epu8(bytes, c->floor), c->ceiling);
+  return _mm512_xor_si512(bytes, c->flip);
 }
 
 /* Sixteen codes as reals. */
