@@ -23,7 +23,7 @@ QIR_INLINE __mmask64 qir_avx512_first64(size_t n) {
 /* What qir_encode needs, in registers. */
 struct qir_avx512_code {
   __m512 low, high;
-  __m512i zero, zero16, floor, ceiling, flip; /* all but zero are of flipped codes */
+  __m512i zero, zero16, floor, ceiling, flip; /* zero16, floor and ceiling are of flipped codes */
 };
 
 QIR_INLINE struct qir_avx512_code qir_avx512_load_code(const struct qir_code *to) {
@@ -51,39 +51,29 @@ QIR_INLINE __m512i qir_avx512_round(__m512 real, const struct qir_avx512_code *c
 
 /*
  * Sixty-four integers to bytes: vector v holds in its 128-bit lane l the numbers 16 l + 4 v
- * onwards, and the bytes come out in order.
+ * onwards, and the bytes come out in order, flipped.
  */
 QIR_INLINE __m512i qir_avx512_narrow64(__m512i i0, __m512i i1, __m512i i2, __m512i i3,
                                        const struct qir_avx512_code *c) {
   const __m512i a = _mm512_packs_epi32(i0, i1), b = _mm512_packs_epi32(i2, i3);
-  const __m512i bytes =
-      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
-  return _mm512_max_epu8(bytes, c->floor);
+  return _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
 }
 
+/* Sixty-four reals to the bytes of their codes. */
 QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
                                        const struct qir_avx512_code *c) {
   const __m512i bytes = qir_avx512_narrow64(qir_avx512_round(r0, c), qir_avx512_round(r1, c),
                                             qir_avx512_round(r2, c), qir_avx512_round(r3, c), c);
+  return _mm512_xor_si512(_mm512_max_epu8(bytes, c->floor), c->flip);
+}
+
+/* The same where qir_converts: bytes are clamped, in place of the reals, unless qir_spans. */
+QIR_INLINE __m512i qir_avx512_encode64_bytes(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+                                             const struct qir_avx512_code *c, int spans) {
+  __m512i bytes = qir_avx512_narrow64(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1),
+                                      _mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3), c);
+  if (!spans) bytes = _mm512_min_epu8(_mm512_max_epu8(bytes, c->floor), c->ceiling);
   return _mm512_xor_si512(bytes, c->flip);
-}
-
-/* The same for reals that are known to be numbers between -2^31 and 2^31: bytes are bounded. */
-QIR_INLINE __m512i qir_avx512_encode64_small(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
-                                             const struct qir_avx512_code *c) {
-  const __m512i bytes = qir_avx512_narrow64(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1),
-                                            _mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3), c);
-  return _mm512_xor_si512(_mm512_min_epu8(bytes, c->ceiling), c->flip);
-}
-
-/* The same where qir_converts and qir_spans. */
-QIR_INLINE __m512i qir_avx512_encode64_plain(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
-                                             const struct qir_avx512_code *c) {
-  const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1));
-  const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3));
-  return _mm512_xor_si512(
-      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16)),
-      c->flip);
 }
 
 /* Sixteen codes as reals. */

@@ -249,6 +249,24 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
             ).check((71, c, stride), [isa])
 
 
+@pytest.mark.parametrize("far", [30, 100, 300])
+def test_narrow_groups_with_windows_of_any_reach_are_exact(far: int) -> None:
+    rng = np.random.default_rng(75)
+    weight = rng.integers(-128, 128, (8, 4, 2, 3)).astype(np.int8)
+    Case(
+        random_integers(rng, "u8", (1, 2, 3, 8)),
+        weight,
+        None,
+        some_scale(rng, weight),
+        (1, 2),
+        (far, far, 0, far),
+        (far, far),
+        groups=2,
+        x_zero=9,
+        y_zero=128,
+    ).check((75, far))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [3, 5])

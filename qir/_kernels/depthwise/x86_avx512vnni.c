@@ -25,7 +25,8 @@ struct block {
   __mmask64 keep;
   int flipped, paired;
   int full;  /* no channel is left out */
-  int plain; /* codes that qir_converts and qir_spans */
+  int plain; /* codes that qir_converts */
+  int spans; /* and qir_spans */
   size_t far, far_y;
   /* How many columns are padding, then from which on: of the other pixel if there are two. */
   size_t before, blank;
@@ -128,8 +129,9 @@ QIR_INLINE void store(const struct block *b, size_t at, const struct column *sum
     store_floats(b, at, real);
     return;
   }
-  const __m512i y = b->plain ? qir_avx512_encode64_plain(real[0], real[1], real[2], real[3], code)
-                             : qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
+  const __m512i y =
+      b->plain ? qir_avx512_encode64_bytes(real[0], real[1], real[2], real[3], code, b->spans)
+               : qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
   uint8_t *to = (uint8_t *)b->y + at;
   if (!b->paired) {
     store_bytes(b, to, y);
@@ -404,7 +406,7 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
                             : run->slides == 2 ? tall ? stride_talls : strides
                             : run->size == 3   ? jumps
                                                : any_windows)[run->x_flip ? 1 : 0];
-  const int plain = !run->to_float && run->converts && qir_spans(&run->code);
+  const int plain = !run->to_float && run->converts;
   const size_t blank = run->before + run->line, far = half * run->slides;
   const int pairs = half > 0 && (!run->slides || far >= run->size / 2); /* far from both ends */
   for (size_t c = 0; c < run->channels; c += BLOCK) {
@@ -424,6 +426,7 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
         .blank = blank,
         .column = run->channels,
         .pad = run->pad,
+        .spans = qir_spans(&run->code),
     };
     const int whole = plain && left >= BLOCK;
     if (left > BLOCK / 2 || !pairs) {

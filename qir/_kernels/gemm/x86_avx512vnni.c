@@ -77,8 +77,9 @@ QIR_INLINE __m512i encoded(const struct target *to, const struct qir_avx512_code
     const int row = v > 2 ? r : r + i / v, column = v > 2 ? i : i % v;
     real[i] = row < m && column < v ? scaled(acc[row][column], to, column) : _mm512_setzero_ps();
   }
-  const __m512i bytes = small ? qir_avx512_encode64_small(real[0], real[1], real[2], real[3], code)
-                              : qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
+  const __m512i bytes = small
+                            ? qir_avx512_encode64_bytes(real[0], real[1], real[2], real[3], code, 0)
+                            : qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
   if (v == 1)
     return _mm512_permutexvar_epi32(
         _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), bytes);

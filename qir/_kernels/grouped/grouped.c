@@ -121,17 +121,23 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
 
 /* ---- making ---- */
 
+enum {
+  FEW = 4,         /* rows of a task, at least */
+  WIDE = 512,      /* columns of one, at most */
+  MOST = 64 * 1024 /* pixels of the copy that a task of few rows makes */
+};
+
 /*
  * The copy of a block fits the nearest cache, but for what few rows need. There are some eight
  * tasks if that leaves each enough to do.
  */
 static void divide(struct grouped *v) {
-  enum { CACHE = 24 * 1024, TASKS = 8, WORK = 512 * 1024, FEW = 4, WIDE = 512 };
+  enum { CACHE = 24 * 1024, TASKS = 8, WORK = 512 * 1024 };
   const struct qir_conv_shape *s = &v->s;
   const size_t taps = s->kh * s->kw, reach = (s->kh - 1) * s->dh + 1;
   const size_t work = s->n * s->oh * s->ow * s->c * taps * v->group / WORK + 1;
   const size_t wanted = least(work, TASKS);
-  v->columns = s->ow < WIDE ? s->ow : WIDE;
+  v->columns = least(s->ow, WIDE);
   v->column_parts = v->columns ? (s->ow + v->columns - 1) / v->columns : 0;
   v->pixels = (v->columns ? v->columns - 1 : 0) * s->sw + (s->kw - 1) * s->dw + 1;
   const size_t fit = CACHE / (v->pixels * v->all * (v->kernel->widened ? 2 : 1));
@@ -198,6 +204,9 @@ static void fill_index(const struct grouped *v, int32_t *index) {
 int qir_grouped_fits(uint32_t isa, const struct qir_conv_shape *shape) {
   const struct qir_grouped_kernel *k = QIR_SELECT(qir_grouped_kernels, isa);
   if (shape->groups == 1 || shape->c != shape->oc) return 0;
+  const size_t lines = (FEW - 1) * shape->sh + (shape->kh - 1) * shape->dh + 1;
+  const size_t pixels = least(shape->ow, WIDE) * shape->sw + (shape->kw - 1) * shape->dw + 1;
+  if (lines > MOST || pixels > MOST || lines * pixels > MOST) return 0;
   const size_t group = shape->c / shape->groups;
   return group < k->lanes ? k->lanes % group == 0 : group % k->lanes == 0 && group <= k->widest;
 }

@@ -73,7 +73,7 @@ struct qir_grouped_kernel {
 extern const struct qir_grouped_kernel qir_grouped_kernels[];
 extern const size_t qir_grouped_kernel_count;
 
-/* Whether the kernel that `isa` selects computes groups of this width. */
+/* Whether the kernel that `isa` selects computes groups of this width, and copies are small. */
 int qir_grouped_fits(uint32_t isa, const struct qir_conv_shape *shape);
 
 /* Makes a step of a shape that fits; 0 if there is no memory. */
