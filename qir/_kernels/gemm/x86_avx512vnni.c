@@ -90,17 +90,30 @@ QIR_INLINE __m512i encoded(const struct target *to, const struct qir_avx512_code
   return bytes;
 }
 
+/* Parts of a vector; the instructions take constants alone. */
+QIR_INLINE __m128i quarter(__m512i bytes, int i) {
+  switch (i) {
+    case 0: return _mm512_castsi512_si128(bytes);
+    case 1: return _mm512_extracti32x4_epi32(bytes, 1);
+    case 2: return _mm512_extracti32x4_epi32(bytes, 2);
+    default: return _mm512_extracti32x4_epi32(bytes, 3);
+  }
+}
+QIR_INLINE __m256i half(__m512i bytes, int i) {
+  return i ? _mm512_extracti64x4_epi64(bytes, 1) : _mm512_castsi512_si256(bytes);
+}
+
 /* Stores the first columns of part i of a vector, which has 4 / v rows. */
 QIR_INLINE void store(const struct target *to, int r, int i, int v, int full, __m512i bytes) {
   char *y = to->y + (size_t)(r + i) * to->stride;
   if (v == 1) {
-    const __m128i row = _mm512_extracti32x4_epi32(bytes, i);
+    const __m128i row = quarter(bytes, i);
     if (full)
       _mm_storeu_si128((__m128i *)y, row);
     else
       _mm_mask_storeu_epi8(y, qir_avx512_first16(to->columns), row);
   } else if (v == 2) {
-    const __m256i row = _mm512_extracti64x4_epi64(bytes, i);
+    const __m256i row = half(bytes, i);
     if (full)
       _mm256_storeu_si256((__m256i *)y, row);
     else
