@@ -23,7 +23,7 @@ def use_rule_of(table: Capability, graph: Graph, ledger: Ledger) -> int:
     rule, kind = table.dynamic.rule, dtype(table.dynamic.scale)
     choosing = [n for n in graph if n.op == "choose_qparams" and _chooses_otherwise(n, rule)]
     for node in choosing:
-        old, scale = node.attrs["rule"], node.results[0]
+        old, scale = str(node.attrs["rule"]), node.results[0]
         graph.set_attrs(node, rule=rule, bounds=table.dynamic.bounds or (), scale_type=kind)
         graph.set_type(scale, scale.type.with_element(kind))
         for value in {v for user in scale.users for v in (*user.operands.values(), *user.results)}:

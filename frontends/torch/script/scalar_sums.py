@@ -19,7 +19,7 @@ _MAX_NUDGES = 8
 def rescaled_sum(kernel: QuantizedCall, x: QuantizedTensor, addend: float) -> QuantizedTensor:
     """Returns a sum whose zero point would leave the range: the kernel widens the scale.
 
-    `_add_scalar_out` multiplies integers by a float where dequantize, add and quantize round more
+    ATen's qadd with a scalar multiplies integers by a float where dequantize, add and quantize round more
     than once. A number next to the true one makes all 256 results equal; where there is none, the
     results are a table.
     """

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import onnxruntime.quantization as ort_quantization
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.ao import quantization
 
 import qir
 from qir.errors import Refused
 from qir.ir.graph import Graph
 
+AO: Any = quantization
+LOAD: Any = torch.jit.load
 NET = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 9)).eval()
 
 
@@ -35,7 +39,7 @@ def of_onnxruntime(folder: Path) -> Graph:
 def of_qir(folder: Path) -> Graph:
     """Returns an int8 model of PyTorch that was converted to QDQ form."""
     with torch.no_grad():
-        dynamic = torch.ao.quantization.quantize_dynamic(NET, {nn.Linear})
+        dynamic = AO.quantize_dynamic(NET, {nn.Linear})
     qir.save(qir.load(dynamic, inputs=(sample(),)), folder / "q.onnx", lossy=True)
     return qir.load(folder / "q.onnx")
 
@@ -48,7 +52,7 @@ def test_its_layers_call_the_dynamic_kernel_and_lossy_agrees(made: object, tmp_p
     with pytest.raises(Refused, match=r"torch\.dynamic chooses scale"):
         qir.save(graph, path, target="pytorch-x86")
     qir.save(graph, path, target="pytorch-x86", lossy=True)
-    module = torch.jit.load(path)
+    module = LOAD(path)
     assert module.code.count("quantized.linear_dynamic") == 2
     with torch.no_grad():
         wanted = NET(sample())
