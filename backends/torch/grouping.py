@@ -19,6 +19,7 @@ from qir.passes.forms.group import Group
 from qir.profiles import Profile
 from qir.rewrite import Pass
 from qir.rewrite.fusing import ChainMatch
+from qir.rewrite.linear_layers import as_linear
 
 from .preparation import STEPS
 
@@ -46,7 +47,8 @@ class KernelGroups(Group):
         return super().allows(match, graph) and self._is_in_table(match)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = lower_dynamic_linear(graph, self.name, ledger) + lower_packed_tables(graph)
+        count = as_linear(graph, self.kernel_profile(graph), ledger)
+        count += lower_dynamic_linear(graph, self.name, ledger) + lower_packed_tables(graph)
         count += lower_splits(graph) if "split" in self.table.ops else 0
         count += self._separate_float_ops(graph)
         return count + super().run(graph, ledger)

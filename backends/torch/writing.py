@@ -17,6 +17,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.lift_dynamic import LiftDynamic
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.split_sums import SplitSums
 from qir.passes.forms.unsigned_data import UnsignedData
@@ -25,6 +26,7 @@ from qir.rewrite import Pass, run_passes
 
 from . import eager
 from .grouping import GraphLayout
+from .run_time_ranges import use_rule_of
 from .saturation import tell_saturation
 from .session import ProgramInterface, TorchSession, engine
 from .unclaimed_kernels import claimed
@@ -125,11 +127,14 @@ def _to_qdq(
         )
         split = SplitSums(steps=_MOST_STEPS if lossy else 1, biases=not plain)
         passes = [
+            LiftDynamic(),
             *(() if has_summing_kernel else (split,)),
             *passes,
             UnsignedData(),
         ]
     qdq = run_passes(graph, passes, ledger)
+    if target is not None:
+        use_rule_of(target.capability(), qdq, ledger)
     # Other ties cannot be stated to PyTorch; they move a result by one step at most.
     for node in qdq:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST_ROUNDINGS:

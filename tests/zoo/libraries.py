@@ -79,6 +79,10 @@ TIMM = (
     "mixnet_s",
     "skresnet18",
     "resnest14d",
+    "efficientvit_b0",
+    "pit_ti_224",
+    "tiny_vit_5m_224",
+    "mvitv2_tiny",
 )
 SMALL: Mapping[str, object] = {
     "vocab_size": 99,
@@ -336,7 +340,7 @@ def _timm(name: str) -> Made:
     declare_torchvision()
     net = importlib.import_module("timm").create_model(name, pretrained=False)
     size = net.default_cfg["input_size"][-1] if net.default_cfg.get("fixed_input_size") else 64
-    size = {"levit_128s": 224, "mobilevit_xxs": 128}.get(name, size)
+    size = {"levit_128s": 224, "mobilevit_xxs": 128, "efficientvit_b0": 224}.get(name, size)
     return net, {"x": torch.randn(2, 3, size, size)}
 
 

@@ -73,7 +73,7 @@ class Interpreter:
         """Runs a method of a module; returns its result."""
         graph = module.method(name)
         # Script functions belong to no module, so calls of them are inlined.
-        if any(node.kind() == "prim::CallFunction" for node in graph.nodes()):
+        if graph.findNode("prim::CallFunction", True) is not None:
             graph = graph.copy()
             torch._C._jit_pass_inline(graph)
         # A damaged archive could have methods that call each other for ever.

@@ -13,7 +13,7 @@ from ..program import TorchProgram
 from .builder import ScriptBuilder
 from .interpreter import Interpreter, ScriptModule
 from .quantized_tensors import ChannelQuantizedTensor, QuantizedTensor
-from .shapes import Example
+from .shapes import Example, stated_defaults
 
 
 def script_program(
@@ -28,15 +28,20 @@ def script_program(
     graph: Any = module.forward.graph  # type: ignore[attr-defined]
     # The first input of `forward` is the module itself.
     names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
-    if len(inputs) != len(names):
+    # Arguments at the end that are not given have the values that the source states.
+    defaults = (
+        stated_defaults(module)[len(inputs) - len(names) :] if len(inputs) < len(names) else []
+    )
+    if len(inputs) + len(defaults) != len(names):
         message = f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}"
         raise InputError(f"{name}: {message}")
     inputs_added = [
         builder.input(label, example.tensor, example.open_axes)
-        for label, example in zip(names, inputs, strict=True)
+        for label, example in zip(names, inputs, strict=False)
     ]
     interpreter = Interpreter(builder)
-    results = interpreter.call_method(ScriptModule("", module), "forward", inputs_added)
+    arguments = [*inputs_added, *defaults]
+    results = interpreter.call_method(ScriptModule("", module), "forward", arguments)
     builder.graph.output(
         tuple(builder.as_node(_result_node(result)) for result in _flat_results(builder, results))
     )

@@ -25,6 +25,7 @@ from .quantized_tensors import (
     quantize,
     stored_tensor,
 )
+from .scalar_sums import rescaled_sum
 
 ATEN = torch.ops.aten
 
@@ -248,11 +249,7 @@ def _add_scalar(kernel: QuantizedCall) -> QuantizedTensor:
     low, high, _ = integer_range(x.kind)
     zero = x.zero - round(addend / x.scale)
     if not low <= zero <= high:
-        reach = x.scale * (x.zero - high), x.scale * (x.zero - low)
-        raise kernel.builder.error(
-            f"{kernel.name} of {addend:g} moves the zero point to {zero}, out of {low}..{high}:"
-            f" only {reach[0]:g}..{reach[1]:g} can be added; dequantize before adding more"
-        )
+        return rescaled_sum(kernel, x, addend)
     return _with_relu(kernel, QuantizedTensor(x.node, x.scale, zero, x.kind))
 
 

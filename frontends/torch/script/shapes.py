@@ -74,10 +74,11 @@ def guessed_examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list
         raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
     graph: Any = module.forward.graph.copy()  # type: ignore[attr-defined]
     torch._C._jit_pass_inline(graph)
-    values = list(graph.inputs())
-    search = _LayerSearch(module, values[0], _branch_results(graph))
-    layers = [search.find_layer(value) for value in values[1:]]
-    for value, layer in zip(values[1:], layers, strict=True):
+    owner, *values = graph.inputs()
+    values = values[: len(values) - len(stated_defaults(module))]
+    search = _LayerSearch(module, owner, _branch_results(graph))
+    layers = [search.find_layer(value) for value in values]
+    for value, layer in zip(values, layers, strict=True):
         if layer is None:
             raise ShapesNeeded(
                 f"{name}: does not say the shape of {value.debugName().partition('.')[0]};"
@@ -86,6 +87,12 @@ def guessed_examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list
     # Layers after a flatten fix the image size, so common sizes are tried until one fits.
     for side in _IMAGE_SIZES:
         yield [_example_for_layer(*layer, side) for layer in layers if layer is not None]
+
+
+def stated_defaults(module: torch.jit.ScriptModule) -> list[Any]:
+    """Returns the values of the arguments at the end of `forward` that have a default."""
+    arguments = module.forward.schema.arguments  # type: ignore[attr-defined]
+    return [a.default_value for a in arguments if a.has_default_value()]
 
 
 def _example_for_layer(kind: str, rank: int, channels: int, side: int) -> Example:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qir
-from qir.errors import Refused, ShapesNeeded
+from qir.errors import InputError, Refused, ShapesNeeded
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import target
@@ -278,3 +278,31 @@ def test_an_exported_program_of_others_runs_by_pytorch_itself(tmp_path: Path) ->
     made = command("run", *files, "--compare", "pt2e")
     assert made.status == 0, made
     assert "all equal" in made.out
+
+
+class _WithDefaults(nn.Module):
+    """Has arguments with defaults, and calls a function in a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor, side: int = 2, mask: Tensor | None = None) -> Tensor:
+        made: Tensor = self.layer(x)
+        if side > 1:
+            made = F.max_pool2d(made, side)
+        return made if mask is None else made * mask
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_arguments_that_are_not_given_have_their_defaults(tmp_path: Path) -> None:
+    module, path = _WithDefaults().eval(), tmp_path / "m.pt"
+    SCRIPT(module).save(path)
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    for inputs in (None, [("n", 3, 8, 8)]):
+        graph = qir.load(path, inputs=inputs)
+        assert [value.name for value in graph.inputs] == ["x"]
+        (made,) = qir.run(graph, {"x": x.numpy()}).values()
+        assert np.allclose(made, module(x).detach().numpy(), atol=1e-6)
+    with pytest.raises(InputError, match=r"takes 3 inputs \(x, side, mask\), not 4"):
+        qir.load(path, inputs=[("n", 3, 8, 8)] * 4)
