@@ -596,7 +596,7 @@ def test_a_model_that_keras_cannot_trace_is_refused_with_the_layer_and_its_fault
         assert "\n" not in str(raised.value)
 
 
-def test_large_weights_are_kept_beside_a_graph_and_are_the_models() -> None:
+def test_large_weights_are_kept_apart_from_a_graph_and_are_the_models() -> None:
     from qir.frontends.tensorflow.child import freeze_keras
 
     layers = tf.keras.layers
