@@ -30,6 +30,8 @@ _DAMAGED_CHECKPOINT = re.compile(
     "Read less bytes|not an sstable|[Cc]hecksum|truncated|corrupted|Data loss"
 )
 """Messages of TensorFlow about a truncated or damaged checkpoint."""
+_HELD_CODE = "safe_mode"
+"""The argument of Keras that its refusals of files with code advise to switch off."""
 
 
 @dataclass
@@ -102,6 +104,8 @@ def _failure_text(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
         return f"TensorFlow was killed (signal {number}) when it loaded it{memory}"
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     message = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
+    if _HELD_CODE in message:
+        return "holds code, such as a Lambda layer, which is not run: pass the model to qir.load"
     if path.is_dir() and _DAMAGED_CHECKPOINT.search(message):
         return f"TensorFlow does not read its weights, the files in variables/: {message}"
     return f"TensorFlow does not load it: {message}"

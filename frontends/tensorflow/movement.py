@@ -162,7 +162,29 @@ def _pad(call: NodeCall) -> Value:
 
 
 def _tile(call: NodeCall) -> Value:
+    if call.reader.known.elements(call[1]) is None:
+        return _tile_computed(call)
     return call.add("tile", {"x": call[0]}, {"repeats": call.integers(1)})
+
+
+def _tile_computed(call: NodeCall) -> Value:
+    """Reads a Tile whose counts depend on sizes: an axis of 1 before each axis is expanded."""
+    x, counts = call[0], as_i64(call, call[1])
+    if not x.type.rank:
+        return x
+    sizes = call.add("shape", {"x": x})
+    ones = call.int64_constant([1] * x.type.rank, "ones")
+
+    def interleaved(first: Value) -> Value:
+        columns = [call.add("unsqueeze", {"x": each}, {"axes": (1,)}) for each in (first, sizes)]
+        pairs = call.add("concat", {f"xs.{i}": c for i, c in enumerate(columns)}, {"axis": 1})
+        row = call.int64_constant([2 * x.type.rank], "pairs")
+        return call.add("reshape", {"x": pairs, "shape": row})
+
+    split = call.add("reshape", {"x": x, "shape": interleaved(ones)})
+    expanded = call.add("expand", {"x": split, "shape": interleaved(counts)})
+    tiled = call.add("mul", {"a": sizes, "b": counts})
+    return call.add("reshape", {"x": expanded, "shape": tiled})
 
 
 def _broadcast(call: NodeCall) -> Value:

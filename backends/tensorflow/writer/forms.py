@@ -8,11 +8,13 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
+from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.layout import Layout
 from qir.passes.loops.lower_layers import LowerLayers
+from qir.rewrite import run_passes
 
 from . import fused_padding
 from .fake_quantize import is_simulated
@@ -38,6 +40,10 @@ def converted(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
         ):  # another runtime's kernels are made anew
             ExpandQdq().run(out, ledger)
         _clips_to_relus(out)
+    bodies = [each for _, each in out.walk() if each is not out]
+    if any(_has_computed_filters(node) for each in bodies for node in each):
+        # A loop carries the filters of its layers.
+        out = run_passes(out, [FoldConstants()], ledger)
     if kernels:
         # Pads are fused before the layout changes, while they are next to their convolution.
         fused_padding.fuse_pads(out)
@@ -86,6 +92,13 @@ def _clips_to_relus(graph: Graph) -> None:
                 "relu", {"x": node.operands["x"]}, before=node, origins=node.origins
             ).result
             graph.substitute(node, relu)
+
+
+def _has_computed_filters(node: Node) -> bool:
+    """Returns whether an op is a convolution whose filters are no constant, quantized or not."""
+    if node.op not in ("conv1d", "conv2d", "conv3d"):
+        return False
+    return node.operands["w"].node.op not in ("constant", "dequantize")
 
 
 def _starts_at_zero(quant: QuantType) -> bool:

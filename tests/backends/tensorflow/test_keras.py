@@ -137,3 +137,12 @@ def test_sequences_of_open_length(tmp_path: Path) -> None:
         kernels = converted(made, qir.Ledger(), kernels=True)
         (ours,), (back,) = (qir.run(each, feeds).values() for each in (kernels, again))
         assert np.abs(np.subtract(ours, back)).max() <= 1e-6
+
+
+def test_convolutions_in_the_loop_of_a_layer_are_written_in_float() -> None:
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(4)
+    model = tf.keras.Sequential([layers.Input((3, 6, 6, 2)), layers.ConvLSTM2D(3, 3)])
+    graph = qir.load(model)
+    x = np.random.default_rng(2).normal(size=(2, 3, 6, 6, 2)).astype(np.float32)
+    close(graph, {graph.inputs[0].name: x}, here)

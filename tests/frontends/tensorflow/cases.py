@@ -310,6 +310,8 @@ def _moves() -> Iterator[Case]:
         yield Case(f"MirrorPad {mode}", lambda x, m=mode: tf.pad(
             x, [[0, 0], [1, 2], [2, 1], [0, 0]], m), (x,))  # fmt: skip
     yield Case("Tile", lambda x: tf.tile(x, (1, 2, 1, 3)), (x,))
+    yield Case("Tile at", lambda x, counts: tf.tile(x, counts), (x,
+               np.array([2, 1, 3, 1], np.int32)))  # fmt: skip
     yield Case("BroadcastTo", lambda x: tf.broadcast_to(x, (2, 3, 10)), (ROW,))
     yield Case("ReverseV2", lambda x: tf.reverse(x, [1, -1]), (x,))
     yield Case("Roll", lambda x: tf.roll(x, [1, -2], [1, 3]), (x,))

@@ -533,7 +533,7 @@ def test_code_that_a_keras_file_holds_is_not_run(tmp_path: Path) -> None:
         path = tmp_path / f"model{suffix}"
         model.save(path)
         mark.unlink(missing_ok=True)
-        with pytest.raises(InputError, match=r"TensorFlow does not load it: .*deserialization"):
+        with pytest.raises(InputError, match="holds code, such as a Lambda layer, which"):
             qir.load(path)
         assert not mark.exists()
 

@@ -127,3 +127,15 @@ def test_slices_whose_bounds_are_computed(tmp_path: Path) -> None:
         return x[1:, 1:count, ::2], x[:, count : count + 2], x[..., -count:]
 
     compared(function, drawn(3, 9, 8), 1, tmp_path)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_indices_after_batch_axes_of_open_size(batch: int, tmp_path: Path) -> None:
+    """`tf.gather_nd` counts batches by Tile, whose counts are sizes then."""
+
+    def function(x: Any) -> Any:
+        places = tf.cast(x[..., :2, :1] * 3 + 3, tf.int32)
+        return tf.gather_nd(x, places, batch_dims=batch)
+
+    graph = compared(function, drawn(*(2, 3)[:batch], 7, 4), batch, tmp_path)
+    assert "gather_nd" in {node.op for node in graph}
