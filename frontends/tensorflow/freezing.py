@@ -107,9 +107,18 @@ def _failure_text(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
     return f"TensorFlow does not load it: {message}"
 
 
+def name_of(model: object) -> str:
+    """Returns the name of a Keras model, or of the function that was made concrete."""
+    name = getattr(model, "name", "") or type(model).__name__
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    # TensorFlow adds a prefix and a number to a function's own name.
+    found = re.fullmatch(r"__inference_(.+)_\d+", text)
+    return found[1] if found else text
+
+
 def freeze_object(model: object) -> FrozenModel:
     """Freezes a Keras model or a concrete function; raises InputError if TensorFlow cannot."""
-    name = getattr(model, "name", "") or type(model).__name__
+    name = name_of(model)
     _require_tensorflow(name)
     from . import child
 

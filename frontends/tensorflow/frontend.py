@@ -25,7 +25,7 @@ from qir.passes.recover import Recover
 from qir.rewrite.patterns.rewriting import PatternPass
 
 from .dispatch import read
-from .freezing import FrozenModel, freeze_file, freeze_object
+from .freezing import FrozenModel, freeze_file, freeze_object, name_of
 from .graphdef import looks_like_graph, open_graph, outputs_of
 from .samples import write
 
@@ -112,8 +112,7 @@ class TensorFlowFrontend(Frontend):
         """Reads a Keras model or a concrete function, which state the shapes of their inputs."""
         if inputs is not None:
             raise InputError("a Keras model has its own inputs; leave out inputs=")
-        name = getattr(source, "name", "") or type(source).__name__
-        return _read_graph(freeze_object(source), str(name), ledger)
+        return _read_graph(freeze_object(source), name_of(source), ledger)
 
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]

@@ -13,6 +13,9 @@ from qir.cli.screen import Column, Screen, StyledText, amount, percent, plural
 if TYPE_CHECKING:
     from qir.analysis.decisions import Decision, Plan
 
+_MUCH = 0.1
+"""Share of the work in loops from which on unrolling is worth a hint."""
+
 
 @shared.verb(
     "qir plan model.onnx",
@@ -118,6 +121,22 @@ def summary(found: Plan) -> dict[str, str]:
     return out
 
 
+def unrolling(found: Plan) -> str:
+    """Returns a hint at `unroll` where loops keep a tenth of the work or more in float."""
+    from qir.ir.ops.layers import RECURRENT_OPS
+
+    loops = [d for d in found.decisions if d.op in ("loop", "scan", *RECURRENT_OPS)]
+    held = sum(d.macs - d.macs_on_codes for d in loops if d.becomes == "float")
+    work = sum(d.macs for d in found.decisions)
+    if not held or held < work * _MUCH:
+        return ""
+    return (
+        f"Loops and recurrent layers keep {percent(held / work)} of the multiply-adds float: where "
+        "their steps are known, `qir opt MODEL -p 'unroll; fold-constants; prune' -o FILE` makes "
+        "ops of them that can be integer."
+    )
+
+
 def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
     """Returns how many ops these are, and how much of the work."""
     # An op that holds graphs may be called float and have products on quantized values within:
@@ -154,6 +173,8 @@ def show_plan(screen: Screen, found: Plan) -> None:
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
     screen.table(together, sets, title="shared")
+    if hint := unrolling(found):
+        screen.line(hint)
     if any(d.reason.startswith(MASKED) for d in found.decisions):
         said = "where activations have a similar range, quantizing with data gives integers"
         screen.line(f"Constants alone tell of masks here: {said}.")

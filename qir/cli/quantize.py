@@ -24,7 +24,7 @@ from qir.cli.models import (
     save_ledger,
     show_ledger,
 )
-from qir.cli.plan import summary
+from qir.cli.plan import summary, unrolling
 from qir.cli.screen import Column, Screen, percent, plural, size
 from qir.errors import UsageError
 
@@ -367,3 +367,5 @@ def _show(screen: Screen, plan: Plan) -> None:
         Column("why float", fit="wrap"),
     )
     screen.table(columns, rows, title="ops")
+    if hint := unrolling(plan):
+        screen.line(hint)

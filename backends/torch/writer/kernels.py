@@ -414,7 +414,7 @@ _TYPE_KEEPING = {
     **{
         op: movement.OPS[op]
         for op in (
-            "reshape flatten transpose squeeze unsqueeze slice split resize_nearest resize"
+            "reshape flatten transpose squeeze unsqueeze slice split flip resize_nearest resize"
         ).split()
     },
 }

@@ -261,6 +261,10 @@ class Interpreter:
         # The tables say how PyTorch chooses the scale of the result.
         if kind in quantized.FIXED_SCALE:
             return quantized.FIXED_SCALE[kind](builder, *arguments)
+        if kind in quantized.RESTRIDES:
+            moved = quantized.RESTRIDES[kind](builder, *arguments)
+            if moved is not None:
+                return moved
         if kind in quantized.MOVES_INTEGERS:
             integers = [_integers_of(argument) for argument in arguments]
             result = builder.add_call(

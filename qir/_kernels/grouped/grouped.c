@@ -149,7 +149,7 @@ static void divide(struct grouped *v) {
 
 /* Packs the weights of output channel c, which is channel `in` of its block. */
 static void pack_channel(const struct grouped *v, const int8_t *weight, size_t c, size_t in,
-                         char *to, uint32_t *sum) {
+                         char *to, uint32_t *sum, uint64_t *most) {
   const size_t lanes = v->kernel->lanes, words = v->kernel->words, steps = v->run.steps;
   const size_t taps = v->s.kh * v->s.kw, word = in / lanes, t = in % lanes;
   const size_t first = in / v->group * v->group; /* channel of the group, in the block */
@@ -165,20 +165,23 @@ static void pack_channel(const struct grouped *v, const int8_t *weight, size_t c
         else
           ((int8_t *)to)[at] = value;
         *sum += (uint32_t)(int32_t)value;
+        *most += (uint64_t)abs(value) * UINT8_MAX;
       }
 }
 
-static void pack(const struct grouped *v, const struct qir_conv_operands *o, char *weights,
-                 int32_t *bias, float *multiplier) {
+static void pack(struct grouped *v, const struct qir_conv_operands *o, char *weights, int32_t *bias,
+                 float *multiplier) {
   const size_t lanes = v->kernel->lanes, words = v->kernel->words;
   const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
   for (size_t c = 0; c < v->s.oc; ++c) {
     const size_t block = c / v->channels, in = c % v->channels;
     uint32_t sum = 0;
-    pack_channel(v, o->weight, c, in, weights + block * v->weights, &sum);
+    uint64_t most = (uint64_t)llabs(o->bias ? o->bias[c] : 0);
+    pack_channel(v, o->weight, c, in, weights + block * v->weights, &sum, &most);
     const size_t at = block * v->all + in % lanes * words + in / lanes;
     bias[at] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
     multiplier[at] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
+    if (!qir_converts(most, multiplier[at])) v->run.converts = 0;
   }
 }
 
@@ -243,6 +246,7 @@ int qir_grouped_make(uint32_t isa, const struct qir_conv_shape *shape,
       .y_stride = o->epilogue ? all : shape->oc,
       .code = o->code,
       .to_float = o->to_float || o->epilogue,
+      .converts = 1,
   };
   if (o->epilogue) {
     v->finish = qir_epilogue_select(isa);

@@ -71,6 +71,7 @@ QIR_INLINE void finish(const struct qir_grouped_run *run, size_t ox, int m,
   const __m512i order =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   const __mmask64 keep = qir_avx512_first64(run->columns);
+  const int plain = run->converts && qir_spans(&run->code);
   UNROLL for (int r = 0; r < m; ++r) {
     __m512 real[LANES];
     UNROLL for (int t = 0; t < LANES; ++t) real[t] =
@@ -79,7 +80,9 @@ QIR_INLINE void finish(const struct qir_grouped_run *run, size_t ox, int m,
     if (run->to_float) {
       store_floats((float *)run->y + at, run->columns, real);
     } else {
-      const __m512i bytes = qir_avx512_encode64(real[0], real[1], real[2], real[3], &code);
+      const __m512i bytes =
+          plain ? qir_avx512_encode64_plain(real[0], real[1], real[2], real[3], &code)
+                : qir_avx512_encode64(real[0], real[1], real[2], real[3], &code);
       _mm512_mask_storeu_epi8((uint8_t *)run->y + at, keep, _mm512_shuffle_epi8(bytes, order));
     }
   }

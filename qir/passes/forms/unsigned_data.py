@@ -123,7 +123,13 @@ def _is_weight(value: Value) -> bool:
         return False
     # A weight is dequantized first, so the layer is two steps from it.
     uses = [use for user in value.users for result in user.results for use in result.uses]
-    return any(not use.node.stages and use.slot == spec(use.node.op).traits.weight for use in uses)
+    return any(not use.node.stages and use.slot == _weight_slot(use.node) for use in uses)
+
+
+def _weight_slot(node: Node) -> str | None:
+    """Returns the slot of a layer's weight; transposed convolutions have no trait for it."""
+    traits = spec(node.op).traits
+    return traits.weight or ("w" if traits.layer else None)
 
 
 def _unsigned_type(quant: QuantType) -> QuantType:

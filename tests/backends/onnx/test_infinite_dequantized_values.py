@@ -110,7 +110,7 @@ def test_floats_that_lie_further_are_refused_in_one_line(
     onnx.save(proto, tmp_path / "m.onnx")
     how, target = FORMS[form]
     made, graph = tmp_path / "made.onnx", pipeline.load(tmp_path / "m.onnx")
-    far = rf"which float32 does not hold: quantized values of {whose} mean up to .*--lossy"
+    far = rf"which float32 does not hold: quantized values of {whose} mean up to .*lossy=True"
     said = f"between quantized values, {far}"
     with pytest.raises(Refused, match=said):
         pipeline.save(graph, made, format=how, target=target)
