@@ -61,8 +61,9 @@ def read_journal(source: str | Path) -> Journal:
 def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None = None) -> None:
     """Writes a graph with the profiles that it names, its ledger and its journal."""
     profiles = {name: profile_in(graph, name).text for name in named_profiles(graph)}
-    for name in profile_names():
-        if profiles.get(name) not in (None, profile_text(name)):
+    # Only those that the graph names are read: a broken one of a plugin must not stop others.
+    for name in sorted(profiles.keys() & set(profile_names())):
+        if profiles[name] != profile_text(name):
             raise ProfileError(
                 f"{path.name}: the graph carries a profile {name}, and another of that name is "
                 "installed, which files are read with; give it another name"

@@ -25,7 +25,7 @@ Weights = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _FusedLayer:
     """Weights of all directions of one layer, in the language's layout."""
 
     w: Weights
@@ -51,7 +51,7 @@ def _parameter_vector(value: Value) -> Weights:
 
 def _layers(
     vector: Weights, kind: str, size: int, width: int, count: int, directions: int
-) -> list[_Layer]:
+) -> list[_FusedLayer]:
     """Splits the flat vector: the weights of all layers come first, then all biases."""
     gates, offset = len(_GATES[kind]), 0
     # Each gate has width + size weights and two biases, for each of `size` hidden numbers.
@@ -84,7 +84,7 @@ def _layers(
             np.concatenate([ordered(take(gates * size)), ordered(take(gates * size))])
             for _ in range(directions)
         ]
-        layers.append(_Layer(np.stack(w), np.stack(r), np.stack(biases)))
+        layers.append(_FusedLayer(np.stack(w), np.stack(r), np.stack(biases)))
     return layers
 
 
@@ -134,7 +134,7 @@ def _layer(
     call: SymbolCall,
     kind: str,
     x: Value,
-    layer: _Layer,
+    layer: _FusedLayer,
     states: list[Value | None],
     index: int,
     directions: int,

@@ -23,14 +23,14 @@ from .error_causes import error_cause
 
 _DEFAULT_SIGNATURE = "serving_default"
 _LEAST_WEIGHT = 1 << 16
-"""Bytes of variables from which on they are kept apart from the graph."""
+"""Bytes of variables from which on they are kept in a file next to that of the graph."""
 Names = dict[str, list[tuple[str, str]]]
 """Inputs and outputs as (name, tensor) pairs."""
 
 
 @dataclass
 class FrozenGraph:
-    """A serialized GraphDef with its inputs and outputs; large weights are apart from it."""
+    """A serialized GraphDef with its inputs and outputs; large weights are in files next to it."""
 
     data: bytes
     names: Names

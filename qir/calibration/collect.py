@@ -99,7 +99,7 @@ def collect(
         if not fitting:
             raise
         statistics = Statistics(program.digest)
-    run = _Run(program, source, data, watch, statistics)
+    run = _CalibrationRun(program, source, data, watch, statistics)
     saved = time.monotonic()
     done = statistics.done(data)
     if progress is not None:
@@ -122,7 +122,7 @@ def collect(
     return statistics
 
 
-class _Run:
+class _CalibrationRun:
     """Batches of a source through a program, in threads.
 
     None runs in the main thread, where Ctrl-C could come while a batch is half included.

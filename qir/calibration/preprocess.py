@@ -110,7 +110,7 @@ def parse_preprocess(data: Mapping[str, object], where: str = "preprocess") -> P
             near = difflib.get_close_matches(key, names, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(f"{where}: no key {key!r}; {hint}keys: {', '.join(names)}")
-    reader = _Reader(data, where)
+    reader = _PreprocessReader(data, where)
     order = reader.word("order", ORDERS, "RGB")
     count = 1 if order == "gray" else 3
     size = data.get("size")
@@ -127,7 +127,7 @@ def parse_preprocess(data: Mapping[str, object], where: str = "preprocess") -> P
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _PreprocessReader:
     """Reads keys of a file, and says which is wrong."""
 
     data: Mapping[str, object]

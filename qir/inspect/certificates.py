@@ -197,7 +197,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], compared: Sequence[Profile])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Steps:
+class _SumSteps:
     """The sums of one channel that are looked at, and what is to hold at the ends of each run."""
 
     sums: Integers
@@ -227,7 +227,7 @@ class _Steps:
         return result
 
 
-def _steps(layer: SumLayer, channel: int) -> _Steps:
+def _steps(layer: SumLayer, channel: int) -> _SumSteps:
     """Returns all sums of a channel where they are few, else those near the steps of its
     integers."""
     reached = sum_reach(layer.rows[channel], *layer.reals)
@@ -247,12 +247,12 @@ def _steps(layer: SumLayer, channel: int) -> _Steps:
     spans = [np.arange(a, b + 1) for a, b in zip(start, last, strict=True)]
     sums = np.unique(np.concatenate([*spans, [least, greatest]]))
     runs = np.stack([np.searchsorted(sums, start), np.searchsorted(sums, last), code], 1)
-    return _Steps(sums, runs, reached.meets(sums), reached.count)
+    return _SumSteps(sums, runs, reached.meets(sums), reached.count)
 
 
-def _each_sum(sums: Integers) -> _Steps:
+def _each_sum(sums: Integers) -> _SumSteps:
     """Sums that are looked at one by one."""
-    return _Steps(sums, None, np.ones(sums.size, bool), sums.size)
+    return _SumSteps(sums, None, np.ones(sums.size, bool), sums.size)
 
 
 # -- the search -----------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def _smallest_nudges(layer: SumLayer, profiles: tuple[str, ...], max_ulps: int) 
     return replace(ties, nudges=solved, scales=scales)
 
 
-def _channel_steps(layer: SumLayer, channel: int) -> tuple[_Steps, _Differences]:
+def _channel_steps(layer: SumLayer, channel: int) -> tuple[_SumSteps, _Differences]:
     """Returns the steps of a channel; all of its sums where its integers step elsewhere."""
     steps = _steps(layer, channel)
     differences = _compare(layer, steps, channel, [0])
@@ -298,7 +298,7 @@ def _channel_steps(layer: SumLayer, channel: int) -> tuple[_Steps, _Differences]
 
 def _smallest_nudge(
     layer: SumLayer,
-    looked: Sequence[_Steps],
+    looked: Sequence[_SumSteps],
     differences: Sequence[_Differences],
     channels: list[int],
     max_ulps: int,
@@ -345,7 +345,9 @@ class _Differences:
     where: NDArray[np.int64]
 
 
-def _compare(layer: SumLayer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Differences:
+def _compare(
+    layer: SumLayer, steps: _SumSteps, channel: int, nudges: Sequence[int]
+) -> _Differences:
     """Where profiles differ, for each nudge."""
     scale = layer.scale(channel)
     scales = np.array([nudged(scale, n) for n in nudges], np.float32)

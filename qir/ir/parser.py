@@ -38,10 +38,10 @@ def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) ->
 
     Raises ParseError with line and column of the first fault.
     """
-    return _Parser(text, arrays or {}).graph()
+    return _GraphParser(text, arrays or {}).graph()
 
 
-class _Parser:
+class _GraphParser:
     def __init__(self, text: str, data: Mapping[str, NDArray[np.generic]]) -> None:
         self.cursor = Cursor(text)
         self.data = dict(data)

@@ -31,7 +31,7 @@ def infer_types(graph: Graph) -> int:
         # An input is found to be changed only when a reader's types do not fit: the inference
         # starts again then, with that input known as changed. Each restart adds an input, so it
         # ends.
-        run = _Run(changed)
+        run = _InferenceRun(changed)
         try:
             run.infer(graph)
         except _InputChanged as restart:
@@ -56,7 +56,7 @@ class _InputChanged(Exception):
         self.value = value
 
 
-class _Run:
+class _InferenceRun:
     """One inference, which can be undone; `changed` are inputs that have another type now."""
 
     def __init__(self, changed: Set[Value]) -> None:

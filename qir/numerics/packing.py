@@ -171,7 +171,7 @@ def _bytes(array: Codes) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-class _Form(TypedDict):
+class _PackedForm(TypedDict):
     """A type as the compiled loops see it."""
 
     bits: int
@@ -179,7 +179,7 @@ class _Form(TypedDict):
     is_signed: bool
 
 
-def _form(kind: DType) -> _Form:
+def _form(kind: DType) -> _PackedForm:
     return {
         "bits": kind.bits,
         "itemsize": kind.carrier.itemsize,

@@ -123,7 +123,7 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
     if any(isinstance(data.get(block), list) for block in BLOCKS):
         if misplaced := misplaced_header(text, (), BLOCKS):
             raise ProfileError(f"{name}, line {misplaced[0]}: {misplaced[1]}")
-    return _Reader(name, text, find).profile(data)
+    return _ProfileReader(name, text, find).profile(data)
 
 
 @dataclass
@@ -142,7 +142,7 @@ class _Place:
 
 
 @dataclass
-class _Reader:
+class _ProfileReader:
     name: str
     text: str
     find: Find | None

@@ -28,7 +28,7 @@ Tensor = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _DynamicRun:
     """One node in one run: its types with their numbers, and the arrays."""
 
     node: Node
@@ -56,26 +56,28 @@ def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]
     # resolve.
     if node.op in _PLAIN_INTEGER_PRODUCTS:
         types = {s: node.operands[s].type for s in operands}
-        return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, types, operands, operands, rules))
+        return _PLAIN_INTEGER_PRODUCTS[node.op](_DynamicRun(node, types, operands, operands, rules))
     results = tuple(value.type for value in node.results)
     companion_arrays = {s: a for s, a in operands.items() if s != "x"}
     # These two read the integers, or the inner slot's companions: nothing is resolved for x.
     if node.op in ("recode", "fake_quantize"):
         x = {"x": operands["x"]}
         x_type = {"x": node.operands["x"].type}
-        return _FUNCTIONS[node.op](_Run(node, x_type, x, companion_arrays, rules))
+        return _FUNCTIONS[node.op](_DynamicRun(node, x_type, x, companion_arrays, rules))
     resolved = resolve_companions(node.op, node.operands, operands, results, rules)
-    return _FUNCTIONS[node.op](_Run(node, resolved.types, resolved.arrays, companion_arrays, rules))
+    return _FUNCTIONS[node.op](
+        _DynamicRun(node, resolved.types, resolved.arrays, companion_arrays, rules)
+    )
 
 
-def _recode(run: _Run) -> tuple[Tensor, ...]:
+def _recode(run: _DynamicRun) -> tuple[Tensor, ...]:
     return (recode(run.arrays["x"], run.types["x"].dtype, run.node.result.type.dtype),)
 
 
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _choose(run: _Run) -> tuple[Tensor, ...]:
+def _choose(run: _DynamicRun) -> tuple[Tensor, ...]:
     """Scale and zero for the range of x, one of each or one a block."""
     storage, scale_type = run.dtype("storage"), run.dtype("scale_type")
     assert storage is not None
@@ -96,7 +98,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
 
 
 def _by_profile(
-    run: _Run, name: str, low: Tensor, high: Tensor, request: ScaleRequest
+    run: _DynamicRun, name: str, low: Tensor, high: Tensor, request: ScaleRequest
 ) -> tuple[Tensor, Tensor]:
     """Returns numbers by a scale rule of fields, or by the one of the node's own profile."""
     storage, granularity = str(request.storage), "channel" if run.wholes("keep") else "tensor"
@@ -118,7 +120,7 @@ def _by_profile(
     return scale, zero
 
 
-def _float_values(run: _Run) -> Tensor:
+def _float_values(run: _DynamicRun) -> Tensor:
     """Returns the float values of x, which may be quantized."""
     quant = run.types["x"].quant
     if quant is None:
@@ -127,7 +129,7 @@ def _float_values(run: _Run) -> Tensor:
     return dequantize(run.arrays["x"], mapping_of(quant), rule)
 
 
-def _qparams(run: _Run) -> tuple[Tensor, ...]:
+def _qparams(run: _DynamicRun) -> tuple[Tensor, ...]:
     """Returns the numbers of a type, or the float values at its ends."""
     kinds = [value.type for value in run.node.results]
     names = ("min", "max") if run.text("give") == "range" else ("scale", "zero")
@@ -170,7 +172,7 @@ def _range_end(quant: QuantType, name: str) -> Tensor:
     return value if plus is None else value + np.asarray(plus, np.float64).reshape(value.shape)
 
 
-def _run_fake_quantize(run: _Run) -> tuple[Tensor, ...]:
+def _run_fake_quantize(run: _DynamicRun) -> tuple[Tensor, ...]:
     x, node = run.arrays["x"], run.node
     # As in a framework's training graph: switched off, it hands its input on.
     if node.attrs["enabled"] is not True:
@@ -188,7 +190,7 @@ def _run_fake_quantize(run: _Run) -> tuple[Tensor, ...]:
 # -- products -------------------------------------------------------------------------------------
 
 
-def _matmul_integer(run: _Run) -> tuple[Tensor, ...]:
+def _matmul_integer(run: _DynamicRun) -> tuple[Tensor, ...]:
     """Sums of (a - a.zero) * (b - b.zero); a list of zeros is along rows, or columns."""
     a = _subtract_zero(run.arrays["a"], run.beside.get("a.zero"), rows=True)
     b = _subtract_zero(run.arrays["b"], run.beside.get("b.zero"), rows=False)
@@ -207,7 +209,7 @@ def _subtract_zero(data: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
     return np.asarray(data.astype(np.int64) - zeros)
 
 
-def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
+def _conv_integer(run: _DynamicRun) -> tuple[Tensor, ...]:
     """Sums of a convolution, padding counting as x's zero."""
     x, w = run.arrays["x"], run.arrays["w"]
     axes = x.ndim - 2
@@ -261,13 +263,13 @@ def _convolve(
     return accumulate.wrap_to_int32(total).reshape(batch, out_channels, *counts)
 
 
-_FUNCTIONS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
+_FUNCTIONS: Mapping[str, Callable[[_DynamicRun], tuple[Tensor, ...]]] = {
     "recode": _recode,
     "choose_qparams": _choose,
     "qparams": _qparams,
     "fake_quantize": _run_fake_quantize,
 }
-_PLAIN_INTEGER_PRODUCTS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
+_PLAIN_INTEGER_PRODUCTS: Mapping[str, Callable[[_DynamicRun], tuple[Tensor, ...]]] = {
     "matmul_integer": _matmul_integer,
     "conv_integer": _conv_integer,
 }

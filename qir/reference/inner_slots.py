@@ -50,13 +50,13 @@ def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]
     floats: dict[str, Tensor] = {}
     for slot, data in resolved.arrays.items():
         quant = resolved.types[slot].quant
-        floats[slot] = data if quant is None else _Place(rules, slot, quant).dequantized(data)
+        floats[slot] = data if quant is None else _InnerPlace(rules, slot, quant).dequantized(data)
     # What rounds a value at each inner slot: through the integers of a type and back, or by a cast.
     inner: dict[str, Callable[[Float64Array], Float64Array]] = {}
     for name, element in node.inner.items():
         if isinstance(element, QuantType):
             complete_type = with_companion_parameters(element, name, inner_companions, rules)
-            inner[name] = _Place(rules, name, complete_type).rounded
+            inner[name] = _InnerPlace(rules, name, complete_type).rounded
         else:
             inner[name] = _cast(element)
     computed = FUNCTIONS[node.op](**floats, **node.attrs, inner=inner)
@@ -64,7 +64,9 @@ def run(node: Node, operands: Operands, rules: RuleSource) -> tuple[Tensor, ...]
     out: list[Tensor] = []
     for kind, data in zip(resolved.results, results, strict=True):
         quant = kind.quant
-        out.append(data if quant is None else _Place(rules, "its result", quant).quantized(data))
+        out.append(
+            data if quant is None else _InnerPlace(rules, "its result", quant).quantized(data)
+        )
     return tuple(out)
 
 
@@ -89,7 +91,7 @@ def _wide(x: Tensor) -> Float64Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _InnerPlace:
     """A quantized type under a profile, and where it is."""
 
     manner: RuleSource

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qir import pipeline
+from qir import pipeline, registry
 from qir.errors import GraphError, ParseError, ProfileError
 from qir.ir import file
 from qir.ir.carried_profiles import ProfileText
@@ -272,3 +272,11 @@ def test_an_extracted_part_carries_what_it_names(tmp_path: Path) -> None:
     graph.set_profile(graph["y"].node, "mine")
     assert graph.extract(["x"], ["y"]).own_profiles.keys() == {"mine"}
     assert not graph.extract(["x"], ["x"]).own_profiles
+
+
+def test_a_broken_profile_of_a_plugin_stops_no_other_graph(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("name = ")
+    with registry.offer("qir.profiles", "acme", tmp_path):
+        assert "broken" in profile_names()
+        pipeline.save(quantizing(), tmp_path / "m.qir")
+    assert pipeline.load(tmp_path / "m.qir") == quantizing()

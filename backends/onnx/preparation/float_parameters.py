@@ -30,7 +30,7 @@ LAYER_SLOTS = {
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _FloatLayer:
     """A layer between quantized values, all of whose float values are constants."""
 
     node: Node
@@ -67,7 +67,7 @@ def quantize_parameters(graph: Graph, prepared: Preparation) -> int:
     return count
 
 
-def _quantizable_layer(node: Node) -> _Layer | None:
+def _quantizable_layer(node: Node) -> _FloatLayer | None:
     """Returns a layer whose float constants the runtime quantizes; None for any other node.
 
     Its data are dequantized by one scale, a quantize reads its result, its weights are constants or
@@ -87,7 +87,7 @@ def _quantizable_layer(node: Node) -> _Layer | None:
         return None
     if weights.constant is None and not _has_fitting_weights(node, weights, bias):
         return None
-    return _Layer(node, quant, weights, bias)
+    return _FloatLayer(node, quant, weights, bias)
 
 
 def _has_fitting_weights(node: Node, weights: Value, bias: Value | None) -> bool:
@@ -112,7 +112,7 @@ def _scale_shape(quant: QuantType) -> tuple[int, ...]:
     return np.shape(quant.scales())
 
 
-def _invalid_constant_reason(layer: _Layer) -> str:
+def _invalid_constant_reason(layer: _FloatLayer) -> str:
     """Returns why constants cannot be quantized, such as NaN; empty where they can."""
     for name, value in (("weights", layer.weights), ("biases", layer.bias)):
         constant = value.constant if value is not None else None
@@ -135,7 +135,7 @@ def _ends_in_quantize(node: Node) -> bool:
             return node.op == "quantize"
 
 
-def _quantize_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
+def _quantize_weights(graph: Graph, layer: _FloatLayer, prepared: Preparation) -> None:
     """Quantizes weights by one range.
 
     Those of a default are quantized at run time, as signed integers that become unsigned as others
@@ -168,7 +168,7 @@ def weight_type(floats: NDArray[np.generic], rule: Rule) -> QuantType:
     return uniform(I8, np.asarray(scale), np.asarray(zero))
 
 
-def _quantize_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
+def _quantize_bias(graph: Graph, layer: _FloatLayer, prepared: Preparation) -> None:
     """Quantizes a bias in units of the product of both scales."""
     node, bias, (_, slot, bias_slot) = layer.node, layer.bias, LAYER_SLOTS[layer.node.op]
     assert bias is not None
@@ -210,7 +210,7 @@ def _int32_like_x86(
     return np.where(np.abs(steps) < 2.0**31, quantized, np.iinfo(np.int32).min).astype(np.int32)
 
 
-def _rounded_bias(graph: Graph, layer: _Layer, bias: Value) -> Value:
+def _rounded_bias(graph: Graph, layer: _FloatLayer, bias: Value) -> Value:
     """Returns a bias rounded to multiples of a product of computed scales, in float."""
     node = layer.node
     scales = [_scale_of(graph, node.operands[slot].node, node) for slot in LAYER_SLOTS[node.op][:2]]

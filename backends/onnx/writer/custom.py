@@ -111,7 +111,7 @@ def unsupported_reason(quant: QuantType, shape: Shape) -> str:
 
 
 @dataclass
-class _Steps:
+class _CustomSteps:
     """The operators of a function, one after the other."""
 
     nodes: list[NodeProto] = field(default_factory=list)
@@ -160,7 +160,7 @@ class _ArrayOperands:
         return f"@p{len(self.arrays) - 1}"
 
 
-class _Form:
+class _CustomForm:
     """One function: quantize or dequantize by a quantized type, for tensors of some shape."""
 
     def __init__(self, quant: QuantType, shape: Shape, rule: Rule) -> None:
@@ -169,7 +169,7 @@ class _Form:
         self.quant = replace(quant, declared=None)
         self.shape = shape
         self.rule = rule
-        self.steps = _Steps()
+        self.steps = _CustomSteps()
         self.numbers = _ArrayOperands()
         self.text = self.quant.text(self.numbers.name)
         self.memo: dict[str, str] = {}
@@ -387,7 +387,7 @@ def type_function(
         reason = reason or f"Cast to {quant.storage} rounds to even, and not {rounding_name}"
     if reason:
         raise Refused(f"ONNX has no form here for quantized values of {quant}: {reason}")
-    form = _Form(quant, kind.shape, rule)
+    form = _CustomForm(quant, kind.shape, rule)
     if op == "Quantize":
         form.quantize(rounding)
     else:
@@ -405,7 +405,7 @@ def unsupported_rule_reason(rule: Rule) -> str:
     return ""
 
 
-def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
+def _function(op: str, form: _CustomForm, opset: int, rounding: str) -> FunctionProto:
     arrays = form.numbers.arrays
     types = ",".join(f"{n}:{a.type.dtype}" for n, a in arrays.items())
     metadata = {TYPE: form.text, ARRAYS: types, ROUND: rounding}

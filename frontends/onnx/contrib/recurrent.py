@@ -63,7 +63,7 @@ def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
     def build(body: BodyBuilder) -> list[Value]:
         lengths = _SequenceLengths.of(body) if "sequence_lens" in body else None
         layers = [
-            _Layer(hidden, clip, couples_gates, layer_activations, lengths, returns_y)
+            _RecurrentLayer(hidden, clip, couples_gates, layer_activations, lengths, returns_y)
             for layer_activations in activations
         ]
         results = [
@@ -173,7 +173,7 @@ class _SequenceLengths:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _RecurrentLayer:
     """One direction of the layer."""
 
     hidden: int

@@ -52,7 +52,7 @@ _PRODUCTS = frozenset({"matmul", "linear", "gemm", *_CONVS})
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _LoweredSide:
     """Quantized values of one side of a product: their dequantize, and the axis along which scales
     are."""
 
@@ -105,7 +105,7 @@ class LowerInteger(Pass):
         return count + (graph.prune() if count else 0)
 
 
-def _sides(node: Node) -> tuple[_Side, _Side] | None:
+def _sides(node: Node) -> tuple[_LoweredSide, _LoweredSide] | None:
     traits = spec(node.op).traits
     x, w = node.operands[traits.data], node.operands[traits.weight or ""]
     if node.op in _CONVS:
@@ -127,7 +127,7 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
     return None if node.op in _CONVS and many_zeros else (data_side, weight_side)
 
 
-def _side(value: Value, channel_axis: int | None) -> _Side | None:
+def _side(value: Value, channel_axis: int | None) -> _LoweredSide | None:
     """Returns what a value is dequantized from; None if no integer product takes it."""
     node = value.node
     if node.op != "dequantize" or value.type.element != F32:
@@ -142,16 +142,16 @@ def _side(value: Value, channel_axis: int | None) -> _Side | None:
     if {"x.min", "x.max"} & node.operands.keys():
         return None
     if quant.granularity is None:
-        return _Side(node, quant, None)
+        return _LoweredSide(node, quant, None)
     return (
-        _Side(node, quant, channel_axis)
+        _LoweredSide(node, quant, channel_axis)
         if quant.axis == channel_axis and channel_axis is not None
         else None
     )
 
 
-def _lower(graph: Graph, node: Node, x: _Side, w: _Side) -> None:
-    builder = _Builder(graph, node)
+def _lower(graph: Graph, node: Node, x: _LoweredSide, w: _LoweredSide) -> None:
+    builder = _IntegerBuilder(graph, node)
     is_conv = node.op in _CONVS
     first, second = ("x", "w") if is_conv else ("a", "b")
     transposed = node.op == "linear" or node.attrs.get("trans_b") is True
@@ -177,7 +177,7 @@ def _lower(graph: Graph, node: Node, x: _Side, w: _Side) -> None:
     builder.replace(result)
 
 
-class _Builder:
+class _IntegerBuilder:
     """Adds nodes in a node's place."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
@@ -208,7 +208,7 @@ class _Builder:
         fresh_name = self.graph.fresh(name)
         return self.graph.constant(Array.of(data, fresh_name), name=fresh_name, before=self.node)
 
-    def raw_integers(self, side: _Side, *, transpose: bool) -> Value:
+    def raw_integers(self, side: _LoweredSide, *, transpose: bool) -> Value:
         """Returns the quantized values as plain numbers, the last two axes swapped where that is
         asked."""
         quantized, raw_type = side.quantized, side.quantized.type.with_element(side.quant.storage)
@@ -248,14 +248,14 @@ class _Builder:
         )
         return node.result
 
-    def zero(self, side: _Side) -> Value | None:
+    def zero(self, side: _LoweredSide) -> Value | None:
         """Zero points, whether they are next to or in the type."""
         if (zero_value := side.node.operands.get("x.zero")) is not None:
             return zero_value
         zeros = side.zeros()
         return None if zeros is None else self.add_constant(zeros, f"{side.quantized.name}.zero")
 
-    def scale(self, x: _Side, w: _Side, trailing_axes: int) -> Value:
+    def scale(self, x: _LoweredSide, w: _LoweredSide, trailing_axes: int) -> Value:
         """Returns the product of both scales, and of what else the op multiplies by.
 
         Constants stay apart, so that whoever reads the sum knows both of them.
@@ -284,7 +284,7 @@ class _Builder:
             product = self.add("mul", {"a": product, "b": value}, name=f"{self.node.name}.scales")
         return self._with_trailing_axes(product, trailing_axes)
 
-    def _scale(self, side: _Side) -> Value | NDArray[np.generic]:
+    def _scale(self, side: _LoweredSide) -> Value | NDArray[np.generic]:
         scale_value = side.node.operands.get("x.scale")
         return np.asarray(side.quant.scales(), np.float32) if scale_value is None else scale_value
 

@@ -94,7 +94,7 @@ class StoreWeights(Pass):
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _QuantizingLayer:
     """A layer whose kernel quantizes its weights, with what it makes of them."""
 
     node: Node
@@ -169,7 +169,7 @@ def _weight_type(rules: Profile, weight: Value, affine: Affine) -> QuantType:
     return replace(quant_type, declared=declared)
 
 
-def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
+def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _QuantizingLayer | None:
     """Returns what a layer's kernel makes of constant weights; None where it is given no such.
 
     Of float ones, or of those that are stored as integers.
@@ -195,8 +195,12 @@ def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
     kernel, integers = quantize_weights(ProductKernel(op, attrs, types, result, rule), arrays)
     affine = kernel.maps.get(weight)
     if stored:  # one that the kernel changes leaves no room for the bias
-        return None if affine is not None else _Layer(node, slots, rules, kernel, integers[weight])
+        return (
+            None
+            if affine is not None
+            else _QuantizingLayer(node, slots, rules, kernel, integers[weight])
+        )
     # With a gain the kernel has scaled weights down for the bias: its integers depend on both.
     if affine is None or affine.ends is None or affine.ends.gain is not None:
         return None
-    return _Layer(node, slots, rules, kernel, integers[weight])
+    return _QuantizingLayer(node, slots, rules, kernel, integers[weight])

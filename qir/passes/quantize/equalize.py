@@ -227,7 +227,7 @@ def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[No
     return layers
 
 
-class _Sums(NamedTuple):
+class _NoiseSums(NamedTuple):
     """A layer's weights over the taps, by group, output and input channel."""
 
     squares: Float64Array
@@ -249,7 +249,7 @@ def _pair_shape(node: Node) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _sums_of_squares(node: Node) -> _Sums:
+def _sums_of_squares(node: Node) -> _NoiseSums:
     weights = np.abs(float_weights(operands(node)[1]))
     if node.op in TRANSPOSED_CONVOLUTIONS:
         split = weights.reshape(groups(node), -1, weights.shape[1], math.prod(weights.shape[2:]))
@@ -260,7 +260,7 @@ def _sums_of_squares(node: Node) -> _Sums:
         outputs_first = node.op == "linear" or node.attrs.get("trans_b") is True
         weights = (weights if outputs_first else weights.T)[None, :, :, None]
     squares = np.asarray((weights * weights).sum(axis=3))
-    return _Sums(squares, weights.max(axis=3).astype(np.float32), weights.shape[3])
+    return _NoiseSums(squares, weights.max(axis=3).astype(np.float32), weights.shape[3])
 
 
 def _input_statistics(

@@ -55,7 +55,7 @@ _MAX_DEPTH = 60
 
 def parse_pattern(text: str, name: str = "pattern") -> Pattern:
     """Reads a pattern, or a term that is one; ParseError names line and column of the fault."""
-    reader = _Reader(text)
+    reader = _PatternReader(text)
     cursor = reader.cursor
     try:
         parsed = (
@@ -70,7 +70,7 @@ def parse_pattern(text: str, name: str = "pattern") -> Pattern:
     return parsed
 
 
-class _Reader:
+class _PatternReader:
     def __init__(self, text: str) -> None:
         self.cursor = Cursor(text)
         self.terms: dict[str, Term] = {}

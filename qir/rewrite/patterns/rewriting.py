@@ -102,11 +102,11 @@ def rewrite(graph: Graph, rewrites: Iterable[Rewrite], ledger: Ledger, step: str
     Raises PassError, naming rewrite and node, where a replacement makes another type, breaks the
     graph, or where rewrites continue for ever.
     """
-    return _Run(graph, tuple(rewrites), ledger, step).sweep()
+    return _RewriteRun(graph, tuple(rewrites), ledger, step).sweep()
 
 
 @dataclass
-class _Run:
+class _RewriteRun:
     graph: Graph
     rewrites: tuple[Rewrite, ...]
     ledger: Ledger

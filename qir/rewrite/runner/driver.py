@@ -84,7 +84,7 @@ def run_passes(
     passes = tuple(passes)
     # Passes work on a copy; the ledger and journal of the caller are extended only at the end, so
     # that an error leaves all three as they were.
-    run = _Run(graph, validation, limit, seconds, allow)
+    run = _PassRun(graph, validation, limit, seconds, allow)
     defaults = fix_defaults(run.work, run.ledger) if passes else {}
     if passes and not _VERIFIED.is_known_sound(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
@@ -123,7 +123,7 @@ _VERIFIED = _LastVerified()
 
 
 @dataclass
-class _Run:
+class _PassRun:
     """Passes over a copy of a graph."""
 
     source: Graph
@@ -281,7 +281,7 @@ class _Run:
         if before is None:
             # Made again only for an error: a copy before every pass would cost every run without
             # one.
-            rerun = _Run(self.source, None, self.limit, self.seconds, self.allow)
+            rerun = _PassRun(self.source, None, self.limit, self.seconds, self.allow)
             with suppressed():
                 for one in self.finished:
                     rerun.numbering.end(one.name, rerun.apply(one))
@@ -323,7 +323,7 @@ class _Run:
         if not node:
             return f"it asked for {last}" if last else "it asked for no rewrite"
         remaining = None if self.limit is None else self.limit - self.numbering.first
-        rerun = _Run(before, None, remaining, self.seconds, self.allow)
+        rerun = _PassRun(before, None, remaining, self.seconds, self.allow)
         claims = Claims(rerun.numbering, node)
         rerun.numbering.before_rewrite = claims
         with suppressed():
@@ -341,7 +341,7 @@ class _Run:
         notes: list[str] = []
 
         def moves(count: int) -> bool:
-            rerun = _Run(before, None, count, self.seconds, self.allow)
+            rerun = _PassRun(before, None, count, self.seconds, self.allow)
             picture_before, changed, version = picture.of(rerun.work), None, rerun.work.version
             with suppressed():
                 changed = rerun.apply(one)

@@ -193,7 +193,7 @@ def parse_passes(text: str) -> tuple[Pass, ...]:
 
     Raises UsageError for a malformed text, PluginError for an unknown pass.
     """
-    reader = _Reader(text)
+    reader = _OptionReader(text)
     named_options = list(reader.passes())
     if not named_options:
         raise UsageError(f"{text!r} names no pass")
@@ -278,7 +278,7 @@ def _one_of(hints: tuple[object, ...], text: str | list[str]) -> object:
     raise ValueError("none of them")
 
 
-class _Reader:
+class _OptionReader:
     """Reads names with options in braces."""
 
     def __init__(self, text: str) -> None:

@@ -44,7 +44,7 @@ def check_pass(
         checks.check("is made with its defaults", partial(_raise, error))
         return checks.told()
     checks.check("reads back from text with its options", partial(_text, cases))
-    work = _Work(cases)
+    work = _PassChecks(cases)
     held = checks.check("keeps its word: honest counts, whole graphs", work.run)
     checks.check("moves no number further than it declares", work.tolerance)
     if held:
@@ -111,7 +111,7 @@ def _text(cases: Sequence[Case]) -> str:
     return text
 
 
-class _Work:
+class _PassChecks:
     """A pass on many graphs."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
