@@ -85,7 +85,7 @@ def certify(
         for release in certified.releases:
             is_in_body = "/" in release.path
             where = f"{release.path}: {release.node}" if is_in_body else release.node
-            screen.line(f"{where}: {release.said}", "yellow")
+            screen.line(f"{where}: {release.warning}", "yellow")
     if certified.has_findings:
         context.exit(1)
 

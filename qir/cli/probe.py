@@ -87,7 +87,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
     screen.line(f"{measured.name} {measured.version}, compared with {known}", "bold")
     rows = [
         (
-            op.said,
+            op.chain,
             "; ".join(op.kinds),
             field.field,
             field.filed,
@@ -111,7 +111,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
     )
     screen.table(columns, rows)
     for op in measured.drifts:
-        screen.line(f"{op.said} ({'; '.join(op.kinds)}): {_drift(op)}", "red")
+        screen.line(f"{op.chain} ({'; '.join(op.kinds)}): {_drift(op)}", "red")
     for what, why in measured.skipped.items():
         screen.line(f"{what} is not run: {why}", "yellow")
     shown = f"{plural(measured.cases, 'case')}, {plural(measured.elements, 'element')}"

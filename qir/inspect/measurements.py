@@ -156,7 +156,7 @@ def draft(measured: Measured, name: str) -> str:
     changed = [o for o in measured.drifts if o.change and not o.left]
     rules = tuple(_rule(measured, o) for o in changed)
     unexplained = [
-        f"{o.said}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts
+        f"{o.chain}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts
     ]
     notes = tuple(
         f"{said}; no field says why"

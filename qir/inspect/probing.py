@@ -128,7 +128,7 @@ class OpReading:
     """Ops that the same kernel computes after it."""
 
     @property
-    def said(self) -> str:
+    def chain(self) -> str:
         """The op with those after it."""
         return " > ".join((self.op, *self.tail))
 

@@ -26,7 +26,7 @@ class Disagreement:
     """Versions of the runtime, as the heads of their profiles state them."""
 
     @property
-    def said(self) -> str:
+    def warning(self) -> str:
         """The warning, in a line."""
         versions = " and of ".join(self.versions)
         return f"{self.runtime} of {versions} may give other values for this {self.op}"

@@ -20,7 +20,7 @@ class Clash:
     """As `block.field`, the one to change first."""
     why: str
 
-    def said(self, rule: Rule) -> str:
+    def message(self, rule: Rule) -> str:
         """Returns the clash as an error says it."""
         values = [f"{name} = {_value(rule, name)!r}" for name in self.fields]
         return f"{' with '.join(values)}: {self.why}"
@@ -39,7 +39,7 @@ def check(rule: Rule) -> None:
     meant."""
     clash = next(clashes(rule), None)
     if clash is not None:
-        raise ProfileError(f"profile {rule.profile or '(unnamed)'}: {clash.said(rule)}")
+        raise ProfileError(f"profile {rule.profile or '(unnamed)'}: {clash.message(rule)}")
 
 
 def _value(rule: Rule, name: str) -> object:

@@ -424,7 +424,7 @@ def _extras(kind: object) -> tuple[object, ...]:
     return getattr(kind, "__metadata__", ())
 
 
-def said(kind: object) -> str:
+def allowed_text(kind: object) -> str:
     """Returns the values of a field, as an error says them."""
     if known := words(kind):
         return ", ".join(known)

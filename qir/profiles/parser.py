@@ -26,10 +26,10 @@ from qir.numerics.fields import (
     Levels,
     MethodField,
     Rule,
+    allowed_text,
     field_types,
     fits,
     fixed_zero_fault,
-    said,
 )
 from qir.numerics.scale_rules import stated_fields
 from qir.profiles import old_heads
@@ -267,10 +267,10 @@ class _ProfileReader:
             )
             if own_fields:
                 self.place = _Place("rule", index or 0)
-                raise self.error(".".join(filter(None, own_fields[0])), clash.said(rule))
+                raise self.error(".".join(filter(None, own_fields[0])), clash.message(rule))
             for block, name in (n for n in names if n in checked.defaults):
                 self.place = _Place(block) if self._has_table(block) else _Place()
-                raise self.error(f"{block}.{name}", clash.said(rule))
+                raise self.error(f"{block}.{name}", clash.message(rule))
 
     def check_claims(
         self, head: ProfileHead, rules: tuple[RuleEntry, ...], base: Profile | None
@@ -422,7 +422,7 @@ class _ProfileReader:
         except PluginError as error:
             raise self.error(full, f"{full}: {error}") from error
         if not is_known:
-            raise self.error(full, f"{full} = {value!r}; it is one of: {said(kind)}")
+            raise self.error(full, f"{full} = {value!r}; it is one of: {allowed_text(kind)}")
         if full == "choose.zero" and isinstance(value, str) and (why := fixed_zero_fault(value)):
             raise self.error(full, f"{full} = {value!r}: {why}")
         assert isinstance(value, str | bool)

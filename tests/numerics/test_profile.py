@@ -9,7 +9,7 @@ import pytest
 
 from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
-from qir.numerics.fields import BLOCKS, field_types, fits, levels_of, said
+from qir.numerics.fields import BLOCKS, allowed_text, field_types, fits, levels_of
 from qir.profiles import (
     Profile,
     Query,
@@ -528,7 +528,7 @@ def test_what_an_error_offers_is_what_is_accepted() -> None:
     ):
         kind = field_types(block)[name]
         if get_origin(kind) is not None and name != "levels":
-            words = [w for w in said(kind).split(", ") if ":" not in w and " " not in w]
+            words = [w for w in allowed_text(kind).split(", ") if ":" not in w and " " not in w]
             assert words, f"{block}.{name}"
             assert all(fits(kind, word) for word in words), f"{block}.{name}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from qir.numerics.fields import BLOCKS, field_types, said
+from qir.numerics.fields import BLOCKS, allowed_text, field_types
 from qir.profiles import parse, profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "profiles.md"
 
 def test_the_page_lists_every_field_with_its_values() -> None:
     rows = [
-        f"| `{block}.{name}` | {said(kind)} |"
+        f"| `{block}.{name}` | {allowed_text(kind)} |"
         for block in BLOCKS
         for name, kind in field_types(block).items()
     ]

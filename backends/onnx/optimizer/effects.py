@@ -55,7 +55,7 @@ def report_wide_ops(graph: Graph, ledger: Ledger) -> None:
 def report_releases(graph: Graph, profile: str, ledger: Ledger) -> None:
     """Reports the quantized ops that other versions of onnxruntime compute differently."""
     for difference in disagreements(graph, profile, tuple(profiles())):
-        ledger.add(Change.UNVERIFIED, STEP, difference.node, difference.said)
+        ledger.add(Change.UNVERIFIED, STEP, difference.node, difference.warning)
 
 
 def report_declared_ranges(graph: Graph, ledger: Ledger) -> None:
