@@ -425,6 +425,8 @@ class _File:
         ops = self.named("float", row, index)
         when = self.values("float", row, index, ops)
         for op in ops:
+            if not when:  # a variant's reason is said in the place of its base's
+                self.floats = [each for each in self.floats if each.op != op or each.when]
             self.floats.append(OpCondition(op, self.reason("float", row, index), when))
             # What is float always needs no integer row, which would contradict it.
             if not when:

@@ -19,9 +19,9 @@ _MAX_NUDGES = 8
 def rescaled_sum(kernel: QuantizedCall, x: QuantizedTensor, addend: float) -> QuantizedTensor:
     """Returns a sum whose zero point would leave the range: the kernel widens the scale.
 
-    ATen's qadd with a scalar multiplies integers by a float where dequantize, add and quantize round more
-    than once. A number next to the true one makes all 256 results equal; where there is none, the
-    results are a table.
+    ATen's qadd with a scalar multiplies integers by a float where dequantize, add and quantize
+    round more than once. A number next to the true one makes all 256 results equal; where there is
+    none, the results are a table.
     """
     low, high, storage = integer_range(x.kind)
     integers = torch.arange(low, high + 1, dtype=torch.int64).to(storage)
