@@ -32,7 +32,7 @@ import qir
 from qir.inspect import settle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from engine_networks import IMAGE, NETWORKS, Size, inputs
+from engine_networks import IMAGE, NETWORKS, USUAL, Size, inputs
 from engine_peers import PEERS, Case, NotAvailable, Run
 
 Feed = Mapping[str, NDArray[np.generic]]
@@ -173,7 +173,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two layers, small images, few runs")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=USUAL)
     parser.add_argument("--kinds", nargs="+", choices=["float32", "int8"],
                         default=["float32", "int8"])  # fmt: skip
     parser.add_argument("--peers", nargs="+", choices=installed, default=installed)

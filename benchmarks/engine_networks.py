@@ -121,17 +121,27 @@ def mobilenet_v2(size: Size) -> onnx.ModelProto:
 
 def resnet50(size: Size) -> onnx.ModelProto:
     """ResNet-50, the stride at the 3x3."""
+    return _bottlenecks(size, 64, 1)
+
+
+def resnext50(size: Size) -> onnx.ModelProto:
+    """ResNeXt-50 32x4d."""
+    return _bottlenecks(size, 128, 32)
+
+
+def _bottlenecks(size: Size, first_width: int, groups: int) -> onnx.ModelProto:
     b = Layers()
     x = b.activated(b.conv("x", 3, 64, 7, 2), "Relu")
     x, width = b.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 64
-    for inner, count, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+    for out, count, first_stride in ((256, 3, 1), (512, 4, 2), (1024, 6, 2), (2048, 3, 2)):
+        inner = first_width * out // 256
         for i in range(count):
             stride = first_stride if i == 0 else 1
             y = b.activated(b.conv(x, width, inner, 1), "Relu")
-            y = b.activated(b.conv(y, inner, inner, 3, stride), "Relu")
-            y = b.conv(y, inner, 4 * inner, 1)
-            x = b.conv(x, width, 4 * inner, 1, stride) if i == 0 else x
-            x, width = b.activated(b.node("Add", y, x), "Relu"), 4 * inner
+            y = b.activated(b.conv(y, inner, inner, 3, stride, groups), "Relu")
+            y = b.conv(y, inner, out, 1)
+            x = b.conv(x, width, out, 1, stride) if i == 0 else x
+            x, width = b.activated(b.node("Add", y, x), "Relu"), out
     return _classes(b, b.head(b.pooled(x), width), size)
 
 
@@ -246,7 +256,10 @@ NETWORKS: dict[str, Callable[[Size], onnx.ModelProto]] = {
     "MobileNetV3-large": mobilenet_v3_large,
     "BERT-base/128": bert_base,
     "MiniLM-L6/128": minilm_l6,
+    "ResNeXt-50": resnext50,
 }
+USUAL = tuple(NETWORKS)[:7]
+"""The networks of the tables in docs/performance.md."""
 
 
 def inputs(model: onnx.ModelProto, seed: int) -> dict[str, NDArray[np.generic]]:

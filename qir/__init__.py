@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qir.lazy_exports import lazy_exports
+
 if TYPE_CHECKING:
     from qir.calibration import Statistics
     from qir.evaluating import evaluate
+    from qir.execution import compile, run
     from qir.inspect.certificates import certify
     from qir.ir.graph import Graph
     from qir.ir.text import parse, print_graph
     from qir.ir.types import Array, TensorType, uniform
     from qir.ir.typetext import parse_type
     from qir.ledger import Ledger
+    from qir.loading import load
     from qir.mixed_precision import search_recipe
     from qir.pipeline import (
         build,
         calibrate,
-        compile,
         fold,
-        load,
         optimize,
         plan,
         quantize,
-        run,
         save,
         verify,
     )
@@ -44,12 +45,12 @@ _HOMES = {
     "build": "qir.pipeline",
     "calibrate": "qir.pipeline",
     "certify": "qir.inspect.certificates",
-    "compile": "qir.pipeline",
+    "compile": "qir.execution",
     "diff": "qir.query.diff",
     "constant_value": "qir.reference.constants",
     "evaluate": "qir.evaluating",
     "fold": "qir.pipeline",
-    "load": "qir.pipeline",
+    "load": "qir.loading",
     "load_program": "qir.programs",
     "optimize": "qir.pipeline",
     "parse": "qir.ir.text",
@@ -57,23 +58,13 @@ _HOMES = {
     "plan": "qir.pipeline",
     "print_graph": "qir.ir.text",
     "quantize": "qir.pipeline",
-    "run": "qir.pipeline",
+    "run": "qir.execution",
     "save": "qir.pipeline",
     "search_recipe": "qir.mixed_precision",
     "uniform": "qir.ir.types",
     "verify": "qir.pipeline",
 }
-
-
-def __getattr__(name: str) -> object:
-    """Loads a public name when it is first asked for: `import qir` alone costs nothing."""
-    from importlib import import_module
-
-    if name not in _HOMES:
-        raise AttributeError(f"module 'qir' has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+__getattr__ = lazy_exports(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -45,7 +45,7 @@ def _claim(path: Path, *, force: bool, folder: bool) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not force:
-        raise UsageError(f"{path} exists; --force overwrites it")
+        raise UsageError(f"{path} exists; `force=True` overwrites it")
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class Dump:
             raise UsageError(f"{folder}: it is no folder; name one for the graphs")
         if not force and (found := cls.step_files(folder)):
             name = found[0].name
-            raise UsageError(f"{folder} holds another run, {name} first; --force replaces it")
+            raise UsageError(f"{folder} holds another run, {name} first; `force=True` replaces it")
 
     @staticmethod
     def step_files(folder: Path) -> list[Path]:

@@ -131,7 +131,7 @@ class Ledger:
         if losses:
             first, more = losses[0], len(losses) - 1
             others = f" (and {more} more)" if more else ""
-            hint = "" if first.change is Change.REFUSED else "; --lossy allows it"
+            hint = "" if first.change is Change.REFUSED else "; `lossy=True` allows it"
             raise Refused(f"{first.step}: {first.subject}: {first.reason}{others}{hint}")
 
     def to_json(self) -> str:

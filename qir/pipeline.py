@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,20 +33,21 @@ from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
 from qir.calibration.runner import GraphProgram, require_finite_weights
 from qir.capability import Verdict
-from qir.errors import DataError, GraphError, InputError, QirError, Refused, UsageError
-from qir.frontend import frontend as named_frontend
-from qir.frontend import frontend_for
+from qir.errors import InputError, Refused, UsageError
+from qir.execution import compile as compile
+from qir.execution import run as run
 from qir.graph_dump import Dump
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Ledger
+from qir.loading import load as load
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import library_of, profile_in, read_profile_for
+from qir.profiles import profile_in
 from qir.programs import KERNELS
-from qir.qir_files import SUFFIX, read_qir, write_qir
+from qir.qir_files import SUFFIX, write_qir
 from qir.quantizing import (
     DEFAULT,
     divisor_distances,
@@ -61,7 +62,6 @@ from qir.quantizing import (
 from qir.quantizing import fold as fold
 from qir.recipe import Recipe
 from qir.reference.constants import compute_constants
-from qir.reference.interpreter import find_value
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
 from qir.requantizing import reopen
@@ -70,45 +70,8 @@ from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.options import parse_passes
 from qir.rewrite.runner.validation import Validation
-from qir.source import remember
-from qir.target import Executable, Target
+from qir.target import Target
 from qir.target import target as named_target
-
-
-@checked
-def load(
-    source: object,
-    *,
-    inputs: Sequence[object] | None = None,
-    frontend: str | None = None,
-    ledger: Ledger | None = None,
-    trust: bool = False,
-) -> Graph:
-    """Reads a model: a framework's file, a `.qir` file, or a model in memory.
-
-    `inputs` are example inputs for models that are traced, or shapes or examples for files without
-    them, such as MXNet's. `trust` opens files that run code, such as pickled modules. Raises
-    InputError for a missing or damaged file, and for one that no frontend reads.
-    """
-    ledger = ledger if ledger is not None else Ledger()
-    if not isinstance(source, (str, Path)):
-        traced = named_frontend(frontend) if frontend else frontend_for(source)
-        return traced.load_object(source, ledger, inputs)
-    path = Path(source)
-    is_qir_file = frontend is None and path.suffix.lower() == SUFFIX
-    reader = None if is_qir_file else named_frontend(frontend) if frontend else frontend_for(path)
-    if inputs is not None and not (reader and reader.files_take_inputs):
-        raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
-    if reader is None:
-        return read_qir(path, ledger)
-    if not reader.file_of(path).exists():
-        raise InputError(f"{path}: there is no such file")
-    if trust:
-        graph = reader.load_trusted(path, ledger, inputs)
-    else:
-        graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
-    remember(graph, path)
-    return graph
 
 
 @checked
@@ -407,7 +370,7 @@ def quantize(
     accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
     these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED_RULES`). A
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.SCALE_FORMULAS`). A
     graph that was grouped by a profile stays float inside that profile's kernels. `profile`
     replaces the target: tensors between its kernels are quantized by its rules, and the graph,
     grouped by it (again), gives its runtime's bytes. `corrections` names the passes that reduce the
@@ -544,47 +507,3 @@ def _without_data(
     out = run_passes(folded, (quantizer, Prune()), ledger, journal=journal)
     out.profile = backend.profile
     return out
-
-
-@checked
-def run(
-    graph: Graph,
-    inputs: Mapping[str, NDArray[np.generic]],
-    *,
-    values: Iterable[str] | None = None,
-    profile: str | None = None,
-    isa: str | None = None,
-) -> dict[str, NDArray[np.generic]]:
-    """Runs a graph in the reference interpreter; returns outputs by name, or the named `values`.
-
-    A value of a body is named by its path, `y/body/h`, and is that of the last iteration.
-    `profile`, a name or the path of a `.toml` file, replaces every profile that the graph names.
-    `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
-    it is this one, for profiles with rules of their own for it.
-    """
-    library = library_of(graph)
-    if profile:
-        forced = read_profile_for(graph, profile)
-        profile, library = forced.name, library.with_profile(forced)
-    if values is not None:
-        values = list(values)
-        for name in values:
-            try:
-                find_value(graph, name)
-            except GraphError:
-                raise DataError(f"no value {name!r} in this model") from None
-    try:
-        return run_reference(
-            graph, inputs, values=values, profile=profile, profiles=library.on_processor(isa)
-        )
-    except QirError:
-        raise
-    except Exception:  # an invalid graph is reported as such; anything else is a fault
-        check(graph)
-        raise
-
-
-@checked
-def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
-    """Compiles a graph for a target, by default for QIR's own kernels."""
-    return named_target(target).compile(graph, threads=threads)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qir.errors import InputError, ProfileError
 from qir.ir import file
+from qir.ir.carried_profiles import named_profiles
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 from qir.profiles import profile_in, profile_names, profile_text
@@ -59,7 +60,7 @@ def read_journal(source: str | Path) -> Journal:
 
 def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None = None) -> None:
     """Writes a graph with the profiles that it names, its ledger and its journal."""
-    profiles = {name: profile_in(graph, name).text for name in profiles_of(graph)}
+    profiles = {name: profile_in(graph, name).text for name in named_profiles(graph)}
     for name in profile_names():
         if profiles.get(name) not in (None, profile_text(name)):
             raise ProfileError(
@@ -68,11 +69,3 @@ def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None 
             )
     passes = journal.to_json() if journal is not None else ""
     file.write(path, file.Bundle(graph, profiles, ledger.to_json(), passes))
-
-
-def profiles_of(graph: Graph) -> list[str]:
-    """Returns the names of the profiles that a graph, its bodies and their nodes name."""
-    names = {graph.profile}
-    for _, body in graph.walk():
-        names |= {body.profile, *(n.profile for n in body if n.profile)}
-    return sorted(names - {""})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +33,7 @@ KINDS = {
     "qir.conditions": "condition",
     "qir.prepare": "preparation step",
     "qir.stages": "stage function",
-    "qir.ranges": "range rule",
+    "qir.ranges": "scale rule",
     "qir.metrics": "metric",
     "qir.probes": "probe",
 }
@@ -162,13 +162,33 @@ def entries(kind: str, row: type[_T]) -> Mapping[str, _T]:
 
     What does not load or is no row is left out, so that it harms nobody who does not ask for it.
     Of rows of one name QIR's own counts, then what this program offers; of two other distributions
-    neither does. `qir plugins` says what is wrong.
+    neither does. `qir plugins` says what is wrong. A row that is asked for by name loads no more
+    plugins than are needed to find it.
     """
-    if _offered:
-        return _of_class(kind, row)
-    if (kind, row) not in _entries:
-        _entries[kind, row] = _of_class(kind, row)
-    return cast("Mapping[str, _T]", _entries[kind, row])
+    return _Entries(kind, row)
+
+
+class _Entries(Mapping[str, _T]):
+    """The rows of a kind by name; going through them loads all plugins that have some."""
+
+    def __init__(self, kind: str, row: type[_T]) -> None:
+        self._kind = kind
+        self._row = row
+
+    def __getitem__(self, name: str) -> _T:
+        found = _row_of(self._kind, name)
+        if not isinstance(found, self._row) or found is _NONE:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_of_class(self._kind, self._row))
+
+    def __len__(self) -> int:
+        return len(_of_class(self._kind, self._row))
+
+    def items(self) -> ItemsView[str, _T]:
+        return _of_class(self._kind, self._row).items()
 
 
 def entry(kind: str, row: type[_T], name: str) -> _T | None:
@@ -177,11 +197,9 @@ def entry(kind: str, row: type[_T], name: str) -> _T | None:
     The table `core` is asked first: its names need no other plugin loaded, and mean the same
     whatever else is installed. Raises PluginError for a row that two distributions claim.
     """
-    found = _core_rows(kind).get(name, _NONE)
-    if found is _NONE:
-        found = entries(kind, row).get(name, _NONE)
-        if found is _NONE and (why := refusal(kind, name)):
-            raise PluginError(why)
+    found = _row_of(kind, name)
+    if found is _NONE and (why := refusal(kind, name)):
+        raise PluginError(why)
     return found if isinstance(found, row) and found is not _NONE else None
 
 
@@ -202,8 +220,13 @@ def clash(kind: str, name: str) -> str:
 
 
 def _of_class(kind: str, row: type[_T]) -> Mapping[str, _T]:
-    used = _resolved(kind).used
-    return MappingProxyType({name: r for name, r in used.items() if isinstance(r, row)})
+    if _offered or (kind, row) not in _entries:
+        used = _resolved(kind).used
+        found = MappingProxyType({name: r for name, r in used.items() if isinstance(r, row)})
+        if _offered:
+            return found
+        _entries[kind, row] = found
+    return cast("Mapping[str, _T]", _entries[kind, row])
 
 
 def _resolved(kind: str) -> _Rows:
@@ -260,15 +283,36 @@ def _claims(kind: str) -> Iterator[tuple[str, _Claim]]:
 def _core_rows(kind: str) -> Mapping[str, object]:
     """Returns the table `core`, as this program offers it or as QIR has it."""
     offered = _offered.get((kind, CORE))
-    return offered if isinstance(offered, Mapping) else _own_core(kind)
+    return offered if isinstance(offered, Mapping) else _own_table(kind, CORE)
+
+
+def _row_of(kind: str, name: str) -> object:
+    """Returns the row of that name that counts, or `_NONE`.
+
+    QIR's own tables are asked one after the other, since their rows count whatever others have.
+    """
+    if _offered:
+        found = _core_rows(kind).get(name, _NONE)
+        return _resolved(kind).used.get(name, _NONE) if found is _NONE else found
+    return _installed_row(kind, name)
 
 
 @cache
-def _own_core(kind: str) -> Mapping[str, object]:
-    for point in _points(kind).get(CORE, ()):
+def _installed_row(kind: str, name: str) -> object:
+    for point in (CORE, *_names(kind)):
+        if name in (table := _own_table(kind, point)):
+            return table[name]
+    return _resolved(kind).used.get(name, _NONE)
+
+
+@cache
+def _own_table(kind: str, name: str) -> Mapping[str, object]:
+    """Returns the rows that QIR's own entry point of that name has; none where it does not load."""
+    for point in _points(kind).get(name, ()):
         if _distribution_name(point) == _OWN:
-            table = _load(point, f"{KINDS.get(kind, kind)} {CORE!r}")
-            return table if isinstance(table, Mapping) else {}
+            with suppress(PluginError):
+                table = _load(point, f"{KINDS.get(kind, kind)} {name!r}")
+                return table if isinstance(table, Mapping) else {name: table}
     return {}
 
 
@@ -374,7 +418,7 @@ def _number_in(source: Path) -> object:
 
 def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
-    for cached_function in (_installed, _points, _names, _found, _load, _own_core):
+    for cached_function in (_installed, _points, _names, _found, _load, _own_table, _installed_row):
         cached_function.cache_clear()
     _entries.clear()
     _rows.clear()

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from qir.atomic import write_text
 from qir.inspect.probing import head_of
-from qir.inspect.versions import covers
 from qir.ir.node import Node
 from qir.numerics.fields import Rule
 from qir.profiles import NamedProfile, Profile, Query, library, profile, profile_names
 from qir.profiles.profile import GroupEntry, RuleEntry, When, query_for_node
+from qir.profiles.versions import covers
 from qir.reference import interpreter
 from tests import richness
 

@@ -72,10 +72,10 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place("qir.analysis.quantization_faults", "outlier_channel NoiseCause()"),
             Place(
                 "qir.profiles",
-                "profile profile_in profile_names profile_text load parse dumps carry_profile "
-                "Profile(name groups on resolve) Query()",
+                "profile read_profile profile_in profile_names profile_text load parse dumps "
+                "carry_profile Profile(name groups on resolve) Query()",
             ),
-            Place("qir.numerics", "NAMED_RULES affine quantize dequantize requantize"),
+            Place("qir.numerics", "SCALE_FORMULAS affine quantize dequantize requantize"),
             Place("qir.target", "Executable()"),
             Place("qir.frontends.mxnet", "MxnetFrontend()"),
             Place("qir.frontends.torch.observers", "calibrated observed observed_by"),
@@ -105,7 +105,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
                 "BodySignature() Call spec",
             ),
             Place("qir.profiles", "PluginMethod() PreparationStep()"),
-            Place("qir.numerics.range_rules", "NamedRangeRule() RangeRequest()"),
+            Place("qir.numerics.scale_rules", "ScaleRule() ScaleRequest()"),
             Place(
                 "qir.numerics.stages",
                 "BoundsStage()",

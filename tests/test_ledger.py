@@ -41,14 +41,14 @@ def test_what_is_lost_may_be_allowed_and_what_is_refused_may_not() -> None:
     lossy = ledger((Change.EXACT, 0), (Change.APPROXIMATED, 0), (Change.NUDGED, 3))
     with pytest.raises(Refused) as caught:
         lossy.check()
-    assert str(caught.value) == "emit: tensor1: a reason (and 1 more); --lossy allows it"
+    assert str(caught.value) == "emit: tensor1: a reason (and 1 more); `lossy=True` allows it"
     assert caught.value.status == 3
     lossy.check(lossy=True)
     lossy.add(Change.REFUSED, "emit", "op", "no such kernel")
     for allowed in (True, False):
         with pytest.raises(Refused, match="emit: op: no such kernel") as caught:
             lossy.check(lossy=allowed)
-        assert "--lossy" not in str(caught.value)  # which would not help
+        assert "lossy=True" not in str(caught.value)  # which would not help
 
 
 def test_entries_are_counted_mildest_first_and_kept_in_order() -> None:

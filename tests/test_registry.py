@@ -215,7 +215,7 @@ def test_a_row_of_ours_is_used_whatever_a_stranger_names(installed: Path) -> Non
     for name, row in before.items():
         assert stage_function(BoundsStage, name) is row
         assert stage_functions()[f"ends.{name}"] is row
-    assert stage_function(BoundsStage, "mine").said == "nothing"
+    assert stage_function(BoundsStage, "mine").description == "nothing"
     listed = {p.name: p for p in plugins("qir.stages")}
     assert listed["aaa"].state == "clashing"
     assert re.match(CLASH, listed["aaa"].fault)
@@ -244,7 +244,7 @@ def test_a_row_of_two_strangers_is_refused_naming_both(installed: Path) -> None:
     ("kind", "text", "ask"),
     [
         ("qir.methods", "qir.profiles.PluginMethod(abs, ('neg',))", 'method = "a.row"'),
-        ("qir.ranges", "qir.numerics.range_rules.NamedRangeRule(function=abs)", 'by = "a.row"'),
+        ("qir.ranges", "qir.numerics.scale_rules.ScaleRule(function=abs)", 'by = "a.row"'),
         ("qir.conditions", "qir.profiles.conditions.GroupCondition('x', abs)", 'needs = ["a.row"]'),
         ("qir.prepare", "qir.profiles.PreparationStep('x', abs)", 'prepare = ["a.row"]'),
         ("qir.forms", "qir.profiles.kernel_forms.Form('x', abs, ())", 'when = {form = "a.row"}'),
@@ -254,7 +254,7 @@ def test_a_profile_that_names_a_row_of_two_strangers_is_refused(
     installed: Path, kind: str, text: str, ask: str
 ) -> None:
     imports = (
-        "import qir.profiles.conditions, qir.profiles.kernel_forms, qir.numerics.range_rules\n"
+        "import qir.profiles.conditions, qir.profiles.kernel_forms, qir.numerics.scale_rules\n"
     )
     for name in ("acme", "other"):
         module(installed, f"{name}_rows", f"{imports}TABLE = {{'a.row': {text}}}\n")

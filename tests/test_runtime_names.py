@@ -40,7 +40,7 @@ RULES = r"onednn\.[iu]8|torch\.dynamic"
 RESIZING = r"pytorch_half_pixel|tf_(?:crop_and_resize|half_pixel_for_nn)|^tf_$"
 EXCEPTIONS = (
     Allowed("qir/registry", "onnxruntime", "DEFAULT_TARGET", whole=True),
-    Allowed("qir/reference/ranges", RULES, "range rules that several runtimes have", whole=True),
+    Allowed("qir/reference/ranges", RULES, "scale rules that several runtimes have", whole=True),
     Allowed("qir/reference/ranges", "onednn", "a family of rules", whole=True),
     Allowed("qir/testing/op_samples", r"torch\.dynamic", "a rule that cases draw", whole=True),
     Allowed("qir/profiles/library", r"torch\.observer", "a rule that a message proposes"),
@@ -67,7 +67,7 @@ EXCEPTIONS = (
         "the default target in help and examples",
     ),
     Allowed("qir/cli/(group|probe)", r"qir (?:group|probe) .+", "examples of commands", whole=True),
-    Allowed("qir/cli/quantize", r"onednn, fbgemm or torch\.observer", "range rules in help"),
+    Allowed("qir/cli/quantize", r"onednn, fbgemm or torch\.observer", "scale rules in help"),
     Allowed("qir/cli/probe", r"has not: mxnet", "an example in help"),
     Allowed("qir/calibration/preprocess", "keras|tf", "styles of `qir new preprocess`", whole=True),
     Allowed("qir/calibration/preprocess", "Keras'[^:]*", "whose preprocessing a style is"),
@@ -389,16 +389,16 @@ PLANTED = {
     "a beginning of a profile": ("qir/a.py", "name.startswith('tflite-')"),
     "a short beginning of a profile": ("qir/a.py", "name.startswith('tf-')"),
     "the beginning of a thing that is called profile": ("qir/a.py", "profile.startswith('na')"),
-    "a range rule in a branch": ("qir/a.py", "if rule == 'fbgemm.affine': ..."),
-    "a range rule in a branch of its file": (
+    "a scale rule in a branch": ("qir/a.py", "if rule == 'fbgemm.affine': ..."),
+    "a scale rule in a branch of its file": (
         "qir/reference/ranges.py",
         "if rule == 'onednn.i8': ...",
     ),
-    "a family of range rules in a branch": (
+    "a family of scale rules in a branch": (
         "qir/reference/ranges.py",
         "if word == 'onednn': ...",
     ),
-    "a range rule in a file that has none": ("qir/passes/a.py", "x = 'torch.observer'"),
+    "a scale rule in a file that has none": ("qir/passes/a.py", "x = 'torch.observer'"),
     "an attribute of another file in a branch": ("qir/a.py", "if m == 'pytorch_half_pixel': ..."),
     "a message": ("qir/a.py", "raise E(f'{x}: XNNPACK takes none')"),
     "a function of Cython": ("qir/_kernels/a.pyx", "def onnxruntime(): pass"),

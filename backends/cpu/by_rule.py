@@ -165,6 +165,7 @@ def _quantizer(to: Affine, rule: Rule) -> dict[str, Any]:
         raise CannotLower(f"no kernel saturates by quantize.far = {q.far}")
     if q.zero == "fused" and q.by == "divide":
         raise CannotLower("no kernel divides and adds in one rounding")
+    # Some kernels saturate at the ends of the type, though the quantized type is narrower.
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     by, zero = quantize_factor(numbers, to, rule), int(to.zero)
     inside = q.zero in ("before", "fused")
@@ -180,6 +181,7 @@ def _quantizer(to: Affine, rule: Rule) -> dict[str, Any]:
         **_FAR[q.far],
     }
     if q.clip == "range_first":
+        # The definition clips infinities to the bounds that the kernel then clips all floats to.
         ends = np.array([-np.inf, np.inf], np.float32)
         with np.errstate(all="ignore"):
             least, most = clip_range(ends, by.reshape(-1), to.over((2,)), to, rule)
@@ -246,6 +248,7 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     count = 256 ** len(held)
     if not isinstance(lanes, int) or (lanes and count % lanes):
         raise CannotLower(f"no table has vectors of {lanes} elements")
+    # A method may compute its relu on floats, before it rounds: that one must be in the tables.
     own = job.epilogue[:1] if job.epilogue and methods.applies_relu(rule) else ()
     own = own if own and own[0].op == "relu" else ()
     low, high = bounds_after(job, job.epilogue[len(own) :], y.low, y.high)
@@ -272,6 +275,8 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
         return table.reshape(-1)
 
     try:
+        # A runtime computes what fills no vector by scalar code, which rounds otherwise: two
+        # tables.
         return _Tables(made(lanes), made(0), lanes)
     except QirError as error:
         raise CannotLower(str(error)) from None
@@ -325,6 +330,7 @@ def concat(b: ProgramBuilder, job: Job) -> None:
     y = byte_parameters(job.result, "the result")
     rank = job.result.type.rank
     by_channels = rank == 4 and axis == 3
+    # torch takes such images for contiguous and for channels last at once, and decides by strides.
     if rank == 4 and axis == 1 and all(
         sizes(v)[1] == 1 or math.prod(sizes(v)[2:]) == 1 for v in parts
     ):  # fmt: skip

@@ -61,6 +61,7 @@ def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epil
     none."""
     rule = job.rule
     assert rule is not None
+    # Some runtimes compute an activation on floats: the sum then stays float until the last stage.
     apart = stage_function(ReluStage, rule.stage.relu).apart
     by_stages = job.summand is not None or (job.epilogue and apart is not None)
     real = job.result.type.element == F32
@@ -74,6 +75,7 @@ def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epil
         parameters = _dequantized(found)
     else:
         parameters = _requantized(found, affine_of(byte_parameters(job.result).quant))
+    # A sum of no products is the bias in accumulator units: the kernels start from it.
     whole = found.acc.astype(np.int32).reshape(-1)
     out = _finish(job, rule, parameters, real=real, by_stages=bool(by_stages))
     return replace(out, bias=whole if whole.any() else None, pairs=pairs)
@@ -106,8 +108,11 @@ def _require_sums(job: Job, rule: Rule, weights: NDArray[np.int8]) -> bool:
     if job.operands["w"].type.quant is not None and job.operands["w"].type.quant.zeros().any():
         raise CannotLower("no kernel takes zero points of weights whose products saturate")
     taps = np.abs(weights.reshape(len(weights), -1).astype(np.int32))
+    # vpmaddubsw adds two neighbouring products in 16 bits; an odd tap is paired with 0.
     taps = np.pad(taps, ((0, 0), (0, taps.shape[1] % 2))).reshape(len(taps), -1, 2)
+    # The instruction takes unsigned data, so i8 is moved by 128 before it.
     highest = x.high + (128 if x.kind == "i8" else 0)
+    # Where no pair can saturate, the exact kernels give the same sums and are faster.
     return bool(taps.sum(-1).max(initial=0) * highest > np.iinfo(np.int16).max)
 
 
@@ -140,6 +145,7 @@ def _float_rule(job: Job, rule: Rule) -> Rule:
     types = {slot: value.type for slot, value in job.operands.items()}
     result = TensorType(job.result.type.shape, F32)
     found = job.rules.resolve(query_for_op(job.op, job.attrs, types, result))
+    # The method is that of the integer result; up to the float sum the fields of the rule hold.
     return replace(found, method=None) if found.method == rule.method else found
 
 
@@ -165,6 +171,7 @@ def _dequantized(of: Sum) -> dict[str, object]:
     fused = of.bias is not None and of.rule.bias.by == "fma"
     with np.errstate(all="ignore"):
         if of.rule.requant.order in ONE_BY_ONE and not fused:
+            # Two multiplications, each rounded: the product of both scales would round once.
             x, w = (kernel_scales(m, of.rule, s) for m, s in ((of.x, "x"), (of.w, "w")))
             found["unit"] = float(np.float32(of.gain) * np.float32(x))
             found["factor"] = _row(of, np.asarray(w).reshape(-1))
@@ -270,6 +277,8 @@ def _summand(job: Job, value: Value, rule: Rule) -> AddedOperand:
     unit, most = of.scale, of.high
     with np.errstate(all="ignore"):
         if rule.requant.scales != "given":
+            # Such a kernel stores the reciprocal of a scale: what it divides by is no longer the
+            # scale itself.
             unit = _ONE / (_ONE / unit)
     if limit is not None:
         most = min(most, limit)

@@ -63,6 +63,8 @@ class _Plan:
     conv: _Conv | None = None
     numbers: dict[Buffer, int] = field(default_factory=dict)
 
+    # A step knows how to add itself to a plan, and nothing else: so its convolution is read off the
+    # call that it makes.
     def __getattr__(self, method: str) -> Callable[..., None]:
         return lambda *args, **options: None
 
@@ -82,6 +84,8 @@ def joined_convolutions(steps: Sequence[PendingStep]) -> list[PendingStep]:
     while at < len(steps):
         middle = convs[at]
         start, end = at, at + 1
+        # A chain is made around a depthwise convolution: its operand and its result are the large
+        # values.
         if middle is not None and middle.is_depthwise:
             if out and at and out[-1] is steps[at - 1] and _joins(convs, steps, at - 1, users):
                 start = at - 1
@@ -114,6 +118,7 @@ def _joins(
     (between,) = steps[at].writes
     if x is None or y is None or x.options.get("added") is not None:
         return False
+    # Written once and read once: a value that somebody else reads must be in memory as a whole.
     if between.external or users[between] != 2 or between is not steps[at + 1].reads[0]:
         return False
     dense, other = (y, x) if x.is_depthwise else (x, y)

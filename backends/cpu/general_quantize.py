@@ -23,8 +23,8 @@ from .sizes import Sizes
 
 STORAGES: dict[DType, str] = {I8: "i8", U8: "u8", I16: "i16", U16: "u16"}
 """The storages that the kernels read and write, by their names there."""
-DYNAMIC_RANGE_RULE = "onnx.dynamic"
-"""The range rule that the kernel implements: that of ONNX's DynamicQuantizeLinear."""
+DYNAMIC_SCALE_RULE = "onnx.dynamic"
+"""The scale rule that the kernel implements: that of ONNX's DynamicQuantizeLinear."""
 
 
 def _storage_and_shape(
@@ -144,7 +144,7 @@ def choose_qparams(b: ProgramBuilder, node: Node) -> None:
     value, attrs = node.operands["x"], node.attrs
     storage = attrs["storage"]
     if (
-        attrs["rule"] != DYNAMIC_RANGE_RULE
+        attrs["rule"] != DYNAMIC_SCALE_RULE
         or attrs["keep"]
         or attrs["symmetric"]
         or attrs["bounds"]

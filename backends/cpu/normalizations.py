@@ -22,6 +22,7 @@ def softmax(b: ProgramBuilder, job: Job) -> None:
         _float_softmax(b, job)
         return
     x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    # The kernel rounds and saturates at once, so the bounds of an activation have no place.
     job.require_no_clamp(y)
     shape = sizes(value)
     axis = job.int_attr("axis") % len(shape)
@@ -68,6 +69,7 @@ def _float_softmax(b: ProgramBuilder, job: Job) -> None:
     is_innermost = math.prod(shape[axis + 1 :]) == 1
     order = (*(a for a in range(len(shape)) if a != axis), axis)
     result, operand = target, source
+    # Two transposes cost less than a kernel that strides over memory.
     if not is_innermost:
         source, target = b.scratch(operand.size), b.scratch(operand.size)
         b.transpose(f"{value.name} for {job.name}", operand, source, shape, order, 4)

@@ -73,6 +73,7 @@ def _requantization(
     job: Job, x: ByteParameters, w: Weight, bias_value: Value | None, channels: int
 ) -> Requantization:
     """Returns how the accumulators of a job become its result."""
+    # A rule is there for profiles other than the one that the kernels implement themselves.
     if job.rule is not None:
         return _by_rule(job, w, bias_value)
     bias = accumulator_bias(bias_value, channels, x, w.scale, "bias")
@@ -101,6 +102,7 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; x and y are held in NHWC."""
     weights = constant_weight(job.operands["w"], 0, "w")
     rounding = _rounding(job, weights)
+    # The kernels read channels last: an image that the graph has first is held so between steps.
     nhwc = job.nchw
     if not nhwc and rounding.kind == "f32":
         raise CannotLower("no kernel gives a float result NHWC")
@@ -331,6 +333,8 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
     if left.type.rank < 2 or right.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
     x, w = byte_parameters(left, "a"), byte_parameters(right, "b")
+    # Neither operand is known yet, so there are no channel sums to prepare: one scale stands for
+    # the weights.
     rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
     left_matrices, right_matrices = (
         matrices(b, job, left, "trans_a"),

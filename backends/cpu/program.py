@@ -27,6 +27,7 @@ VECTOR_KINDS = frozenset(
         "code_means",
         "conv2d",
         "depthwise",
+        "grouped",
         "linear",
         "dynamic_linear",
         "matmul",
@@ -175,6 +176,7 @@ def kernel_isa(kind: str, cap: str | None) -> str:
     """Returns the instruction set of the kernel that computes a step; `cap` limits it."""
     if kind == "call":
         return "python"
+    # All others are plain C, the same on every processor.
     if kind not in VECTOR_KINDS | BYTE_KINDS:
         return "scalar"
     # _cpu.isa() lists what this processor has, the widest first.

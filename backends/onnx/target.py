@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qir.capability import Capability, Verdict, load
 from qir.errors import PluginError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
@@ -15,9 +14,11 @@ from qir.target import Executable, Target
 from .versions import profile_name
 
 if TYPE_CHECKING:
+    from qir.capability import Capability, Verdict
+
     from .writer.graph import Dialect
 
-# The writer is imported when a model is written: frontends ask for the profile alone.
+# Frontends ask for the profile alone: target files and the writer are imported when needed.
 
 
 class OnnxRuntimeTarget(Target):
@@ -45,6 +46,8 @@ class OnnxRuntimeTarget(Target):
 
     def capability(self) -> Capability:
         """Returns what onnxruntime computes in integers."""
+        from qir.capability import load
+
         return load(Path(__file__).with_name("capability.toml"))
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
@@ -125,4 +128,6 @@ class OnnxTarget(OnnxRuntimeTarget):
 
     def capability(self) -> Capability:
         """Returns what ONNX has quantized operators for, and what QDQ form expresses."""
+        from qir.capability import load
+
         return load(Path(__file__).with_name("standard.toml"))

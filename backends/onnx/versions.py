@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from qir.inspect import versions
+from qir.profiles import versions
 
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 """The packages that install onnxruntime."""

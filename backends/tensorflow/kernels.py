@@ -18,7 +18,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import PluginMethod
 from qir.reference.fixed_point import to_fixed_point
-from qir.reference.integer_means import AVERAGES
+from qir.reference.integer_means import AVERAGES, sum_quantized
 from qir.reference.method import (
     Integers,
     MethodCall,
@@ -28,7 +28,7 @@ from qir.reference.method import (
     saturate,
     variadic_slots,
 )
-from qir.reference.windows import channels_first, padded, restore_layout, windows
+from qir.reference.windows import restore_layout
 
 Arrays = Mapping[str, Integers]
 Real64 = NDArray[np.float64]
@@ -284,18 +284,7 @@ def truncated_mean(
     """Computes average pooling of the raw integers; the division truncates."""
     require_per_tensor("cut_mean", x_map, out)
     require_same_parameters("avg_pool2d", x_map, out)
-    integers: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)
-    sizes = (integers.shape[2], integers.shape[3])
-    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
-    outside = np.zeros((), np.int64)
-    inside = padded(np.ones((1, 1, *sizes), np.int64), height, width, outside)
-    padded_integers = padded(integers, height, width, outside)
-    total = np.zeros((*integers.shape[:2], height.count, width.count), np.int64)
-    count = np.zeros((1, 1, height.count, width.count), np.int64)
-    for i, j in np.ndindex(*kernel):
-        taps = (..., height.tap(i), width.tap(j))
-        total += padded_integers[taps].astype(np.int64)
-        count += inside[taps].astype(np.int64)
+    total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
     divisor = np.full((), math.prod(kernel)) if count_pad else count
     truncated = np.sign(total) * (np.abs(total) // divisor)
     return restore_layout(saturate(truncated, out), layout)

@@ -47,6 +47,7 @@ class KernelGroups(Group):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = lower_dynamic_linear(graph, self.name, ledger) + lower_packed_tables(graph)
+        count += lower_splits(graph) if "split" in self.table.ops else 0
         count += self._separate_float_ops(graph)
         return count + super().run(graph, ledger)
 
@@ -163,6 +164,39 @@ def lower_packed_tables(graph: Graph) -> int:
         graph.set_operand(node, "w", quantized)
         count += 1
     return count + (graph.prune() if count else 0)
+
+
+def lower_splits(graph: Graph) -> int:
+    """Makes a split of quantized data one slice for each part that is read.
+
+    Both are views with the same strides; a slice has one result, as a kernel does.
+    """
+    splits = [n for n in graph if n.op == "split" and n.operands["x"].node.op == "dequantize"]
+    for node in splits:
+        axis, start, sizes = node.attrs["axis"], 0, node.attrs["sizes"]
+        assert isinstance(sizes, tuple)
+        for part, size in zip(node.results, sizes, strict=True):
+            assert isinstance(size, int)
+            bounds = {"starts": (start,), "ends": (start + size,), "axes": (axis,), "steps": (1,)}
+            start += size
+            if not part.uses:
+                continue
+            name, lineage = part.name, part.lineage
+            piece = graph.add(
+                "slice",
+                {"x": node.operands["x"]},
+                bounds,
+                name=graph.fresh(name),
+                before=node,
+                origins=node.origins,
+                profile=node.profile,
+            )
+            graph.replace(part, piece.result)
+            graph.rename(part, graph.fresh(f"{name}.part"))
+            graph.rename(piece.result, name)
+            graph.set_lineage(piece.result, lineage)
+        graph.remove(node)
+    return len(splits)
 
 
 def _is_dynamically_quantized(data: Node) -> bool:

@@ -1,4 +1,4 @@
-"""The range rules of PyTorch's observers, of FBGEMM's formulas and of torchao."""
+"""The scale rules of PyTorch's observers, of FBGEMM's formulas and of torchao."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from qir.numerics import Choose
-from qir.numerics.range_rules import AFFINE_TEXT, NamedRangeRule, RangeRequest
+from qir.numerics.scale_rules import AFFINE_TEXT, ScaleRequest, ScaleRule
 from qir.reference.ranges import Pair, Tensor, float32, require_finite
 
 _EIGHT_BIT = ("u8", "i8")
 
 
-def _per_token(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
+def _per_token(low: Tensor, high: Tensor, request: ScaleRequest) -> Pair:
     """torchao's asymmetric choice for each token, in float32; the zero is nudged to one end.
 
     A symmetric one reaches as far as the larger end, never less than 1e-5.
@@ -35,31 +35,31 @@ def _per_token(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     return scale, np.rint(np.clip(zero, float32(qmin), float32(qmax)))
 
 
-RANGES: Mapping[str, NamedRangeRule] = {
-    "fbgemm.symmetric": NamedRangeRule(
+RANGES: Mapping[str, ScaleRule] = {
+    "fbgemm.symmetric": ScaleRule(
         Choose(levels=(("*", 127.5),)),
-        said="scale = max(|rmin|,|rmax|)/(255/2)",
+        formula="scale = max(|rmin|,|rmax|)/(255/2)",
         storages=_EIGHT_BIT,
         symmetric=True,
         note="zero_point = 128 of u8",
         family="fbgemm",
     ),
-    "fbgemm.affine": NamedRangeRule(
+    "fbgemm.affine": ScaleRule(
         Choose(zero="qmin-round(min/s)"),
-        said=AFFINE_TEXT,
+        formula=AFFINE_TEXT,
         storages=_EIGHT_BIT,
         symmetric=False,
         family="fbgemm",
     ),
-    "torch.observer": NamedRangeRule(
+    "torch.observer": ScaleRule(
         Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-23!r}"),
-        said="scale = max((rmax-rmin)/255, 2^-23), zero_point = 0 - round(rmin/scale)",
+        formula="scale = max((rmax-rmin)/255, 2^-23), zero_point = 0 - round(rmin/scale)",
     ),
-    "torch.qnnpack.symmetric": NamedRangeRule(
+    "torch.qnnpack.symmetric": ScaleRule(
         Choose(zero="qmin-round(min/s)", small=f"floor:{2.0**-12!r}"),
-        said="scale = max((rmax-rmin)/255, 2^-12), zero_point = 0 - round(rmin/scale); of default_"
-        "symmetric_qnnpack_qconfig",
+        formula="scale = max((rmax-rmin)/255, 2^-12), zero_point = 0 - round(rmin/scale); of "
+        "default_symmetric_qnnpack_qconfig",
     ),
-    "torchao.per_token": NamedRangeRule(function=_per_token),
+    "torchao.per_token": ScaleRule(function=_per_token),
 }
 """Rules by name; FBGEMM's are the formulas of the support matrix."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from qir.inspect import versions
+from qir.profiles import versions
 
 PROFILES = Path(__file__).with_name("profiles")
 """The folder of the numerics profiles of PyTorch."""

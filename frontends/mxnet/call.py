@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,35 +13,10 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 
 from .attributes import Attributes
+from .reader import SymbolReader
+from .results import Result, ShapelessZeros, Unsupported
 from .symbol import SymbolNode, shortened
 
-if TYPE_CHECKING:
-    from .reader import SymbolReader
-
-
-class Unsupported(Exception):
-    """Raised for a node without a form in the language; the text has the reason or a remedy."""
-
-
-@dataclass(frozen=True)
-class RangeBound:
-    """Minimum or maximum of a quantized tensor's range, known while reading."""
-
-    number: float
-
-
-@dataclass(frozen=True)
-class ShapelessZeros:
-    """Zeros whose shape MXNet infers from their consumers, such as an initial state.
-
-    A size of 0 is unknown.
-    """
-
-    shape: tuple[int, ...] = ()
-
-
-Result: TypeAlias = Value | RangeBound | ShapelessZeros | None
-"""A converted result of a node; None for one that inference does not compute."""
 _MAX_ELEMENTS = 1 << 24
 """Elements along an axis for which converters create constants or results, at most."""
 DTYPE_NAMES = {

@@ -6,7 +6,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.node import Value
 
-from .call import SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Unsupported
 
 _LAYOUTS = ("", "NCW", "NCHW", "NCDHW")
 

@@ -11,7 +11,8 @@ from qir.ir.dtype import DType
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Result, ShapelessZeros, SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Result, ShapelessZeros, Unsupported
 
 _MAX_ELEMENTS = 1 << 24
 """Elements of a constant that is not stored in the file, at most."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from qir.ir.dtype import BOOL
 from qir.ir.node import Value
 
-from .call import Result, SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Result, Unsupported
 
 Handler = Callable[[SymbolCall], Result | list[Result]]
 

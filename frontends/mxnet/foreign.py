@@ -6,7 +6,7 @@ Operators that consume a result of unknown shape are kept as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,11 @@ from qir.ledger import Change
 
 from . import convolution
 from .attributes import BadAttribute
-from .call import RangeBound, Result, SymbolCall, Unsupported
+from .call import SymbolCall
 from .ranges import declared_range
+from .reader import SymbolReader
+from .results import RangeBound, Result, Unsupported
 from .symbol import SymbolNode
-
-if TYPE_CHECKING:
-    from .reader import SymbolReader
 
 Array = NDArray[np.generic]
 UNKNOWN_TYPE = TensorType((), opaque("?[...]"))

@@ -54,7 +54,7 @@ class MxnetFrontend(Frontend):
         if not isinstance(source, (str, Path)):
             raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
         path, store = _model_files(Path(source))
-        from .reader import read
+        from .dispatch import read
 
         with pause_garbage_collection():
             symbol = read_symbol(path)

@@ -14,8 +14,9 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import Array, DeclaredBounds, TensorType, uniform
 
-from .call import SymbolCall, Unsupported
+from .call import SymbolCall
 from .ranges import I8, LEVELS, declared_range
+from .results import Unsupported
 
 _F = np.float32
 

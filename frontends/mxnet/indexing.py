@@ -9,7 +9,8 @@ import numpy as np
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Result, SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Result, Unsupported
 from .sizes import SizeTerm
 
 

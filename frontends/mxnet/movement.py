@@ -8,7 +8,8 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Result, SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Result, Unsupported
 from .sizes import SizeTerm, size_term
 
 _MAX_PARTS = 1 << 12

@@ -8,7 +8,8 @@ import numpy as np
 
 from qir.ir.node import Value
 
-from .call import Result, SymbolCall, Unsupported, int64_array
+from .call import SymbolCall, int64_array
+from .results import Result, Unsupported
 
 
 def batch_norm_gamma(call: SymbolCall, index: int) -> Value:

@@ -18,7 +18,8 @@ from . import (
     resizing,
     subgraphs,
 )
-from .call import Result, SymbolCall
+from .call import SymbolCall
+from .results import Result
 
 Handler = Callable[[SymbolCall], "Result | list[Result]"]
 OPS: dict[str, Handler] = {

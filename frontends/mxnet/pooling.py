@@ -7,7 +7,8 @@ from math import prod
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Unsupported
 
 
 def _global_pool(call: SymbolCall, x: Value, pool_type: str) -> Value:

@@ -16,7 +16,7 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 
 from . import pooling, uncalibrated
-from .call import Result, SymbolCall, Unsupported
+from .call import SymbolCall
 from .ranges import (
     HOW_TO_CALIBRATE,
     I8,
@@ -29,6 +29,7 @@ from .ranges import (
     quantized_type,
     results_with_range,
 )
+from .results import Result, Unsupported
 
 PROFILE = "mxnet-1.9"
 UNCALIBRATED = f"the file has no calibrated range for it; {HOW_TO_CALIBRATE}"

@@ -11,7 +11,8 @@ from qir.ir.node import Value
 from qir.ir.types import Array, DeclaredBounds, QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from .call import RangeBound, Result, SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import RangeBound, Result, Unsupported
 
 I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}

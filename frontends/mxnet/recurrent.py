@@ -13,7 +13,8 @@ from qir.ir.node import Value
 from qir.ir.types import Array
 from qir.reference.constants import compute_constants
 
-from .call import Result, ShapelessZeros, SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Result, ShapelessZeros, Unsupported
 
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """For each gate of the language, its index in MXNet.

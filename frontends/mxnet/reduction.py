@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from qir.ir.node import Value
 
-from .call import SymbolCall, Unsupported
+from .call import SymbolCall
+from .results import Unsupported
 
 
 def _axes(call: SymbolCall, rank: int) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import SymbolCall, Unsupported, int64_array
+from .call import SymbolCall, int64_array
+from .results import Unsupported
 
 
 def _nearest(call: SymbolCall, x: Value, scale: int) -> Value:

@@ -22,7 +22,7 @@ from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
 from . import convolution
-from .call import Result, SymbolCall, Unsupported
+from .call import SymbolCall
 from .grouped_weights import grouped_weights
 from .quantized import PROFILE, UNCALIBRATED
 from .ranges import (
@@ -35,6 +35,7 @@ from .ranges import (
     quantized_type,
     results_with_range,
 )
+from .results import Result, Unsupported
 from .symbol import Symbol, SymbolNode, shortened
 from .uncalibrated import LayerSums, absmax_of, relu
 
@@ -52,9 +53,6 @@ def _subgraph(call: SymbolCall) -> Symbol:
 
 def _add_float_subgraph(call: SymbolCall) -> Result:
     """Adds the ops of a float subgraph."""
-    # Imported here, since `operators` imports this module.
-    from .operators import converter
-
     call.ignore(*_FLAGS, "min_calib_range", "max_calib_range")
     subgraph, next_operand = _subgraph(call), 0
     results: list[list[Result]] = []
@@ -63,7 +61,7 @@ def _add_float_subgraph(call: SymbolCall) -> Result:
             results.append([call.value(next_operand)])
             next_operand += 1
             continue
-        handler = converter(node.op)
+        handler = call.reader.converter(node.op)
         if handler is None:
             raise Unsupported(f"its {node.description} is not read")
         inner_call = SymbolCall(

@@ -17,8 +17,9 @@ from qir.ir.dtype import F32, DType, dtype
 from qir.ir.node import Value
 
 from . import pooling
-from .call import RangeBound, Result, SymbolCall, Unsupported
+from .call import SymbolCall
 from .ranges import I8, LEVELS, U8, calibrated_range, declared_range
+from .results import RangeBound, Result, Unsupported
 
 I32 = dtype("i32")
 _F = np.float32

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from qir.ir.dtype import BOOL
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 
-from .call import KeepNode
 from .graphdef import Branch, FunctionBody, GraphDefNode, GraphSource, function_source
-from .loops import ValueOrList
-
-if TYPE_CHECKING:
-    from .reader import GraphDefReader
+from .reader import GraphDefReader, KeepNode
+from .results import ValueOrList
 
 
 def read(reader: GraphDefReader, node: GraphDefNode) -> list[ValueOrList]:
@@ -49,7 +44,7 @@ def _read_body(
 ) -> Graph:
     args, results = side.argument_places, side.result_places
     graph = Graph(name, profile="")
-    inner = type(reader)(side.source, name, reader.ledger, graph=graph)
+    inner = reader.nested(side.source, name, graph)
     for index, argument in enumerate(arguments):
         if not isinstance(argument, Value):
             inner.results[args[index][0]] = argument

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,9 @@ from qir.ir.types import TensorType
 
 from .elements import dtype_of_number, shape_of, type_name
 from .graphdef import GraphDefNode
-
-if TYPE_CHECKING:
-    from .reader import GraphDefReader
+from .reader import GraphDefReader, KeepNode
 
 Numbers = NDArray[np.generic]
-
-
-class KeepNode(Exception):
-    """Raised where a node has no exact form in the language; the text says why."""
 
 
 class NodeCall:

@@ -8,7 +8,8 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
 from .windows import FIRST, LAST, add_transpose, explicit_pads, image_layout, same_padding
 
 
@@ -104,6 +105,8 @@ def _transposed_pads(
     fronts, backs, more = [], [], []
     for i, axis in enumerate(axes):
         span = (kernel[i] - 1) * dilation[i] + 1
+        # The size without padding; TensorFlow states the size of the result, and leaves the padding
+        # to follow from it.
         size = dims.add(dims.multiply(dims.add(call.shape(2)[axis], -1), stride[i]), span)
         extra = dims.subtract(size, made[axis])
         if not isinstance(extra, int):
@@ -113,6 +116,7 @@ def _transposed_pads(
             front, back = held[2 * axis], held[2 * axis + 1]
         else:
             total = max(extra, 0) if padding == "SAME" else 0
+            # SAME pads an odd element at the end.
             front, back = total // 2, total - total // 2
         fronts.append(front)
         backs.append(back)

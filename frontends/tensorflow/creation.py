@@ -12,9 +12,10 @@ from qir.ir.dtype import I64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .constant_evaluation import MAX_KNOWN_ELEMENTS
 from .movement import as_i64
+from .reader import KeepNode
 
 
 def _output_dtype(call: NodeCall) -> DType:
@@ -86,6 +87,7 @@ def _broadcast_args(call: NodeCall) -> Value:
     most = max(lengths)
     parts = []
     for value, length in zip(call.operands, lengths, strict=True):
+        # Shapes are aligned at their last axes: a shorter one gets leading ones.
         if length != most:
             ones = np.ones(most - length, value.type.dtype.carrier)
             joined = {"xs.0": call.constant(ones, "ones"), "xs.1": value}

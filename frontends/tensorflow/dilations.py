@@ -33,6 +33,7 @@ class _Dilated:
 
 def replace_dilations(source: GraphSource) -> None:
     """Replaces all convolutions on blocks whose sizes are constant."""
+    # A value that another node reads too must exist, so only chains of single readers are replaced.
     reads = Counter(name for node in source.nodes.values() for name, _ in node.inputs)
     for node in list(source.nodes.values()):
         if node.op != "BatchToSpaceND" or len(node.inputs) != 3:
@@ -46,6 +47,7 @@ def _dilated(source: GraphSource, after: GraphDefNode, reads: Mapping[str, int])
     """Returns the convolution whose blocks a node joins; None for other nodes."""
     chain = [after]
     squeezed = _only_read(source, after, reads)
+    # A convolution along one axis is one of images of height 1 in TensorFlow.
     if squeezed is not None and squeezed.op == "Squeeze":
         chain.append(squeezed)
     convolution = _only_read(source, chain[-1], reads)
@@ -55,6 +57,7 @@ def _dilated(source: GraphSource, after: GraphDefNode, reads: Mapping[str, int])
     before = _only_read(source, first, reads)
     if before is not None and before.op == "ExpandDims" and len(chain) == 2:
         first, before = before, _only_read(source, before, reads)
+        # The axis of height 1, before width and channels.
         if _integers(source, first.inputs[1]) not in ((1,), (-3,)):
             return None
     if before is None or before.op != "SpaceToBatchND" or len(before.inputs) != 3:
@@ -78,6 +81,7 @@ def _is_plain(node: GraphDefNode) -> bool:
     """Returns whether a node is a convolution without padding, strides and dilations."""
     if node.op not in _CONVOLUTIONS or len(node.inputs) != 2:
         return False
+    # Blocks already make the dilation: another stride or dilation would be one of blocks.
     ones = {*node.attrs["strides"].list.i} if "strides" in node.attrs else {1}
     if "dilations" in node.attrs:
         ones |= {*node.attrs["dilations"].list.i}
@@ -104,4 +108,5 @@ def _replace(source: GraphSource, found: _Dilated) -> None:
     found.first.inputs = [found.before.inputs[0], *found.first.inputs[1:]]
     convolution.inputs = [*convolution.inputs, found.before.inputs[2], found.after.inputs[2]]
     last = found.after.inputs[0]
+    # The last node keeps its name, by which others and the outputs of the model refer to it.
     source.nodes[found.after.name] = GraphDefNode(found.after.name, "Identity", [last], {})

@@ -9,8 +9,9 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .products import add_bias
+from .reader import KeepNode
 
 Handler = Callable[[NodeCall], Value]
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,9 @@ from qir.ir.node import Value
 from qir.ir.types import TensorType
 from qir.ledger import Change
 
-from .call import KeepNode
 from .elements import QUANTIZED_STORAGE
 from .graphdef import FRAME_OPS, GraphDefNode
-
-if TYPE_CHECKING:
-    from .reader import GraphDefReader
+from .reader import GraphDefReader, KeepNode
 
 Array = NDArray[np.generic]
 _SINGLE = {"i": int, "f": float, "b": bool, "type": int}

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from qir.errors import InputError
 
-from .graphdef import FRAME_OPS, GraphDefNode, GraphSource, ResultPlace
-from .loops import LoopParts
+from .graphdef import FRAME_OPS, GraphDefNode, GraphSource, LoopParts, ResultPlace
 
 LOOP_OP = "Frame"
 """The op of the node that replaces a frame."""

@@ -24,9 +24,9 @@ from qir.passes.loops.roll import Roll
 from qir.passes.recover import Recover
 from qir.rewrite.patterns.rewriting import PatternPass
 
+from .dispatch import read
 from .freezing import FrozenModel, freeze_file, freeze_object, name_of
 from .graphdef import looks_like_graph, open_graph, outputs_of
-from .reader import GraphDefReader
 from .samples import write
 
 
@@ -134,7 +134,7 @@ class TensorFlowFrontend(Frontend):
 def _read_graph(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
     """Reads a graph, and runs the passes for float graphs."""
     with pause_garbage_collection():
-        graph = GraphDefReader(model.source, name, ledger, model.inputs).read(model.outputs)
+        graph = read(model.source, name, ledger, model.inputs, model.outputs)
         graph.prune()
         for float_pass in _FLOAT_PASSES if graph.profile == "native" else ():
             float_pass.run(graph, ledger)

@@ -95,6 +95,19 @@ class GraphSource:
         return place
 
 
+@dataclass(frozen=True)
+class LoopParts:
+    """Condition and body of a loop, with their arguments and results in the source."""
+
+    condition: GraphSource
+    condition_args: Sequence[Sequence[ResultPlace]]
+    condition_result: ResultPlace
+    body: GraphSource
+    body_args: Sequence[Sequence[ResultPlace]]
+    body_results: Sequence[ResultPlace]
+    """One for each of the first arguments; the others are loop-invariant."""
+
+
 def looks_like_graph(path: Path) -> bool:
     """Returns whether the first bytes of a file are those of a GraphDef: a node with its name."""
     try:

@@ -11,8 +11,9 @@ from qir.ir.dtype import F32, F64, I32, I64, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .movement import as_i64
+from .reader import KeepNode
 
 
 def _gather(call: NodeCall) -> Value:

@@ -15,11 +15,12 @@ from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .convolution import OPS as CONVOLUTIONS
 from .graphdef import GraphDefNode
 from .products import OPS as PRODUCTS
 from .ranges import LEVELS, PROFILE, F, RangeEnds, as_scaled, range_of, range_results, storage_of
+from .reader import KeepNode
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
     "Relu": ("relu", {}),

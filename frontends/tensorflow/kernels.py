@@ -19,7 +19,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from . import intel
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .quantize_v2 import dequantize, quantize
 from .ranges import (
     LEVELS,
@@ -32,6 +32,7 @@ from .ranges import (
     range_results,
     storage_of,
 )
+from .reader import KeepNode
 from .windows import explicit_pads, image_layout
 
 _MIN_FIRST_PROFILE = "tf-2.21.onednn.min_first"

@@ -7,8 +7,6 @@ element is a gather, and elements that each iteration sets are stacked by the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,44 +16,10 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import TensorType
 
-from .call import KeepNode, NodeCall
-from .graphdef import GraphDefNode, GraphSource, ResultPlace, function_source
-from .spectra import ComplexPair
-
-if TYPE_CHECKING:
-    from .reader import GraphDefReader
-
-
-@dataclass(frozen=True, eq=False)
-class EmptyList:
-    """A list without elements so far; its size if it is known."""
-
-    size: int | None
-
-
-@dataclass(frozen=True, eq=False)
-class WrittenList:
-    """A list of which an iteration set one element."""
-
-    size: int | None
-    index: Value
-    value: Value
-
-
-ValueOrList: TypeAlias = "Value | EmptyList | WrittenList | ComplexPair"
-
-
-@dataclass(frozen=True)
-class LoopParts:
-    """Condition and body of a loop, with their arguments and results in the source."""
-
-    condition: GraphSource
-    condition_args: Sequence[Sequence[ResultPlace]]
-    condition_result: ResultPlace
-    body: GraphSource
-    body_args: Sequence[Sequence[ResultPlace]]
-    body_results: Sequence[ResultPlace]
-    """One for each of the first arguments; the others are loop-invariant."""
+from .call import NodeCall
+from .graphdef import GraphDefNode, GraphSource, LoopParts, ResultPlace, function_source
+from .reader import GraphDefReader, KeepNode
+from .results import EmptyList, ValueOrList, WrittenList
 
 
 def loop_of_functions(source: GraphSource, node: GraphDefNode) -> LoopParts:
@@ -80,7 +44,7 @@ class _LoopBuilder:
         self.is_invariant = [self._is_returned_unchanged(i) for i in range(len(self.arguments))]
         body = loop.body
         # A body has no numerics profile of its own.
-        self.inner = type(reader)(body, "body", reader.ledger, graph=Graph("body", profile=""))
+        self.inner = reader.nested(body, "body", Graph("body", profile=""))
         self.carried = [
             i
             for i, argument in enumerate(self.arguments)
@@ -188,7 +152,7 @@ class _LoopBuilder:
         """
         loop = self.loop
         # The same condition is read twice: into the outer graph before the loop, and into the body.
-        inner = type(reader)(loop.condition, "condition", reader.ledger, graph=reader.graph)
+        inner = reader.nested(loop.condition, "condition", reader.graph)
         for places, argument in zip(loop.condition_args, arguments, strict=True):
             for place in places:
                 inner.results[place] = argument

@@ -11,7 +11,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I64
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
 
 _MOST_PARTS = 1 << 16
 """Results of a node, at most: a damaged file may ask for any number."""

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .products import add_bias
+from .reader import KeepNode
 from .windows import FIRST
 
 

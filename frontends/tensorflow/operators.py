@@ -21,8 +21,9 @@ from . import (
     spectra,
 )
 from .call import NodeCall
+from .results import ValueOrList
 
-OPS: dict[str, Callable[[NodeCall], loops.ValueOrList | Sequence[loops.ValueOrList]]] = {
+OPS: dict[str, Callable[[NodeCall], ValueOrList | Sequence[ValueOrList]]] = {
     **convolution.OPS,
     **creation.OPS,
     **elementwise.OPS,

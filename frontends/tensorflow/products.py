@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
 from .windows import add_transpose
 
 

@@ -11,7 +11,8 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Granularity, QuantType, TensorType
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
 
 F = np.float32
 Floats = NDArray[np.float32]

@@ -11,8 +11,9 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .ranges import PROFILE, F, RangeEnds, as_quantized, range_of, range_results, storage_of
+from .reader import KeepNode
 
 _ASYMMETRIC_MODES = {
     "MIN_FIRST": "tf-2.21.onednn.min_first",

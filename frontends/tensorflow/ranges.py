@@ -15,8 +15,9 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, TensorType
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .elements import QUANTIZED_STORAGE
+from .reader import KeepNode
 
 F = np.float32
 Floats = NDArray[np.float32]

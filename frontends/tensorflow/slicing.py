@@ -9,8 +9,9 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim, Sym
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .movement import as_i64
+from .reader import KeepNode
 
 _TO_THE_END = 2**63 - 1
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -88,6 +89,8 @@ def _parse_strided_slice(call: NodeCall) -> _SliceParts:
     """Parses bounds and masks, entry by entry."""
     begin, end, strides = _bounds(call, 1), _bounds(call, 2), call.integers(3)
     first, last, ellipsis, new, shrink = (call.integer(name) for name in _MASKS)
+    # An ellipsis and new axes stand for no axis of the data; what is left over, the ellipsis
+    # covers.
     plain = [i for i in range(len(begin)) if not ((ellipsis | new) >> i) & 1]
     left = call.rank(0) - len(plain)
     if left < 0:
@@ -104,12 +107,14 @@ def _parse_strided_slice(call: NodeCall) -> _SliceParts:
             at = begin[i]
             if not isinstance(at, int):
                 raise KeepNode(f"its index {i} is computed while the network runs")
+            # -1 + 1 is 0, which would end the slice before it starts.
             cuts.cut(axis, at, at + 1 if at != -1 else _TO_THE_END, 1)
             cuts.gone.append(axis)
             axis += 1
         else:
             step = strides[i]
             start = (0 if step > 0 else -1) if first & bit else begin[i]
+            # An end that is the size of the axis is no limit, and needs no computed bound.
             to_the_end = last & bit or (step > 0 and _is_size(end[i], call.shape(0)[axis]))
             stop = (_TO_THE_END if step > 0 else -_TO_THE_END) if to_the_end else end[i]
             if isinstance(start, int) and isinstance(stop, int):
@@ -143,6 +148,7 @@ def _slice(call: NodeCall) -> Value:
     sizes = call.integers(2)
     axes = tuple(range(len(sizes)))
     if starts is None:
+        # A size of -1 means up to the end, which start + size cannot say.
         if any(size < 0 for size in sizes):
             raise KeepNode("where it ends is computed while the network runs")
         begin = as_i64(call, call[1])

@@ -6,24 +6,17 @@ The language has no complex type: a complex tensor is a pair of float tensors wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from qir.ir.node import Value
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
+from .reader import KeepNode
+from .results import ComplexPair
 
 _LARGEST = 1 << 13
 """Samples of a transform, at most: a matrix has half of their square."""
-
-
-@dataclass(frozen=True, eq=False)
-class ComplexPair:
-    """A complex tensor: its real and its imaginary part."""
-
-    real: Value
-    imag: Value
 
 
 def _rfft(call: NodeCall) -> ComplexPair:
@@ -46,6 +39,8 @@ def _irfft(call: NodeCall) -> Value:
     if size != count:
         raise KeepNode(f"it makes {length} samples of {size} bins")
     angles = _angles(length).T
+    # Of a real signal the other bins are conjugates, so each counts twice; the first, and the
+    # middle one of an even length, have no partner.
     twice = np.where((np.arange(count) * 2) % length == 0, 1.0, 2.0)[:, None] / length
     parts = [
         _product(call, real, np.cos(angles) * twice),
@@ -64,6 +59,8 @@ def _length(call: NodeCall) -> int:
 
 def _angles(length: int) -> np.ndarray:
     """Returns the angle of each sample in each bin, [samples, bins]."""
+    # The remainder in integers keeps the angles below a full turn, where cos and sin are most
+    # exact.
     turns = np.outer(np.arange(length), np.arange(length // 2 + 1)) % length
     return np.asarray(turns * (2 * np.pi / length))
 

@@ -11,8 +11,9 @@ from qir.ir.dims import Dim, subtract
 from qir.ir.node import Value
 from qir.ir.types import Array
 
-from .call import KeepNode, NodeCall
+from .call import NodeCall
 from .dilations import BLOCK_PADDING
+from .reader import KeepNode
 
 FIRST, LAST = "NCHW", "NHWC"
 

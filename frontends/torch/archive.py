@@ -42,6 +42,8 @@ _WRITE_AGAIN = "copy the file again, or write it anew with torch.export.save"
 """The remedy for files that are damaged or hold something else."""
 _UNREGISTERED = re.compile(r"Unsupported target type for node Node\(target='torch\.ops\.([^']+)'")
 """How PyTorch reports an operator of a file that no library has registered."""
+_LATER_FORM = re.compile(r"file with version (\d+), but the maximum supported version .* is (\d+)")
+"""How PyTorch reports an archive of a form that it does not know."""
 _ADVICE = " This is an internal miniz error."
 """Where PyTorch's message ends, and general advice begins."""
 
@@ -134,6 +136,9 @@ def _why_not_loaded(path: Path, error: BaseException) -> str:
     if (called := _UNREGISTERED.search(str(error))) is not None:
         message = f"it calls {called[1]}, which PyTorch does not know"
         remedy = "import the library that registers it first"
+    if (form := _LATER_FORM.search(str(error))) is not None:
+        message = f"its archive states version {form[1]}, and this PyTorch reads up to {form[2]}"
+        remedy = "read it with the PyTorch that wrote it, or copy the file again if it is damaged"
     return f"{path}: PyTorch {torch.__version__} cannot read it: {message[:300]}; {remedy}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +21,9 @@ from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
 from .elements import dtype_of
+from .reader import KeepCall, ProgramReader
+from .sizes import int64_array
 from .symbols import shape_of
-
-if TYPE_CHECKING:
-    from .reader import ProgramReader
-
-Size: TypeAlias = "int | fx.Node"
-
-
-class KeepCall(Exception):
-    """Raised where a call has no exact form in the language.
-
-    The call is decomposed, or kept as foreign.
-    """
 
 
 class OverloadCall:
@@ -260,13 +250,3 @@ def type_of(fake: torch.Tensor, place: str) -> TensorType:
     if dtype is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")
     return TensorType(shape_of(fake.shape), dtype)
-
-
-def are_known(sizes: Sequence[Size]) -> bool:
-    """Returns whether all sizes are integers, none symbolic."""
-    return all(isinstance(size, int) for size in sizes)
-
-
-def int64_array(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns integers as a one-dimensional array of i64."""
-    return np.asarray(values, np.int64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,11 +17,9 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import TensorType
 
-from . import sizes
 from .program import TorchProgram, mutates_views
-
-if TYPE_CHECKING:
-    from .reader import ProgramReader
+from .reader import ProgramReader
+from .sizes import is_size
 
 
 def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
@@ -36,7 +34,7 @@ def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
         made = _inline(reader, graph, _submodule(reader, held), given, inputs)
         graph.add("output", {f"result_{i}": value for i, value in enumerate(made)})
         bodies[name] = graph
-    if not isinstance(condition, fx.Node) or sizes.is_size(condition):
+    if not isinstance(condition, fx.Node) or is_size(condition):
         raise reader.error(node, "branches by a size; export it with that size fixed")
     operands = {"cond": reader.tensor(condition)}
     operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
@@ -48,7 +46,7 @@ def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
     condition, body, carried, *rest = node.args
     kept: Sequence[Any] = carried  # type: ignore[assignment]
     more: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
-    if not all(isinstance(held, fx.Node) and not sizes.is_size(held) for held in kept):
+    if not all(isinstance(held, fx.Node) and not is_size(held) for held in kept):
         raise reader.error(node, "carries a number around a loop; carry a tensor of one element")
     given = [*kept, *more]
     asks, runs = _submodule(reader, condition), _submodule(reader, body)
@@ -98,7 +96,7 @@ def _in_place(
     if mutates_views(module.graph):
         raise reader.error(node, "changes a tensor from outside in a block; change a copy of it")
     values = {
-        held: sizes.size_value(reader, held) if sizes.is_size(held) else reader.tensor(held)
+        held: reader.size_value(held) if is_size(held) else reader.tensor(held)
         for held in given
         if isinstance(held, fx.Node) and reader.stored_tensor(held) is None
     }
@@ -145,11 +143,9 @@ def _inline(
     if isinstance(values, Mapping):
         values = [values.get(held) if isinstance(held, fx.Node) else None for held in given]
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
-    inner = type(reader)(
-        program, reader.graph.name, reader.ledger, reader.shares_memory, graph=graph
-    )
+    inner = reader.nested(program, graph)
     for place, value in zip(places, values, strict=True):
-        if value is not None and sizes.is_size(place):
+        if value is not None and is_size(place):
             inner.size_values[place.name] = value
         elif value is not None:
             inner.results[place.name] = value

@@ -8,12 +8,14 @@ from math import prod
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _with_batch_axis(call: OverloadCall, axes: int) -> tuple[Value, bool]:
     """Returns the data with a batch axis, and whether it was added."""
     x = call.value("input")
+    # PyTorch takes one image without a batch axis too; the language does not.
     if x.type.rank == axes + 2:
         return x, False
     return call.add("unsqueeze", {"x": x}, {"axes": (0,)}), True
@@ -55,6 +57,7 @@ def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
         x, added = _with_batch_axis(call, axes)
         attrs: dict[str, Attr] = {
             "stride": call.integers("stride", axes),
+            # The same padding on both sides; what PyTorch adds at the end alone is output_padding.
             "pad": call.integers("padding", axes) * 2,
             "output_pad": call.integers("output_padding", axes),
             "dilation": call.integers("dilation", axes),

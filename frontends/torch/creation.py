@@ -11,9 +11,10 @@ import torch
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from . import sizes
-from .call import KeepCall, OverloadCall, known_dtype
+from .call import OverloadCall, known_dtype
 from .elements import array_of
+from .reader import KeepCall
+from .shape_operands import exact_shape_operand
 
 
 def _filled(number: float | None, like: bool = False) -> Callable[[OverloadCall], Value]:
@@ -37,7 +38,7 @@ def _filled(number: float | None, like: bool = False) -> Callable[[OverloadCall]
         if like:
             shape_value = call.add("shape", {"x": call.value("self")})
         else:
-            shape_value = sizes.exact_shape_operand(call.reader, call.node, call["size"])
+            shape_value = exact_shape_operand(call.reader, call.node, call["size"])
         value = Array(filled, TensorType((1,), dtype))
         return call.add("constant_of_shape", {"shape": shape_value}, {"value": value})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,12 +14,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from qir.errors import InputError
 
-from . import sizes
-from .call import KeepCall
 from .program import TorchProgram
-
-if TYPE_CHECKING:
-    from .reader import ProgramReader
+from .reader import KeepCall, ProgramReader
+from .sizes import is_size
 
 _MAX_DEPTH = 8
 """Nesting of decompositions inside decompositions."""
@@ -104,16 +101,9 @@ def _inline(
         if (tensor := reader.stored_tensor(operand)) is not None
     }
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
-    inner = type(reader)(
-        program,
-        reader.graph.name,
-        reader.ledger,
-        reader.shares_memory,
-        graph=reader.graph,
-        depth=reader.depth + 1,
-    )
+    inner = reader.nested(program, reader.graph, reader.depth + 1)
     for place, operand in operand_of.items():
-        if sizes.is_size(operand):
+        if is_size(operand):
             inner.size_values[place.name] = reader.size_value(operand)
         elif place.name not in stored:
             inner.results[place.name] = reader.tensor(operand)
@@ -127,7 +117,6 @@ def _inline(
                     {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}
                 )
                 inner.read(call)
-    # The outer call is kept as foreign then, which says more than an error about its parts.
     except InputError as error:
         # The outer call is kept as foreign then, which says more than an error about its parts.
         raise KeepCall from error

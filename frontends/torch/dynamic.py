@@ -12,9 +12,10 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Granularity, QuantType, TensorType
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
 from .dynamic_recurrent import quantize_by_own_range
 from .elements import array_of
+from .reader import KeepCall
 
 
 def _dynamic_linear(call: OverloadCall) -> Value:

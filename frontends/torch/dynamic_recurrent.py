@@ -13,7 +13,8 @@ from qir.ir.dtype import F32, F64, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 from .recurrent import GATES
 
 STORAGE = dtype("u8")
@@ -62,6 +63,7 @@ def _layers(kind: str) -> Callable[[OverloadCall], list[Value]]:
                 results_by_direction.append(call.add("squeeze", {"x": y}, {"axes": (1,)}))
                 for states_of_layers, last_state in zip(last_states, last, strict=True):
                     states_of_layers.append(last_state)
+            # The next layer reads both directions side by side.
             x = _concat(call, results_by_direction, 2)
         x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if batch_first else x
         return [x, *(_concat(call, states_of_layers, 0) for states_of_layers in last_states)]
@@ -88,6 +90,7 @@ def _one_direction(
     operands |= dict(zip(("h0", "c0"), states, strict=False))
     attrs: dict[str, Attr] = {"direction": "reverse" if backwards else "forward"}
     if kind == "gru":
+        # PyTorch's GRU resets the product with the state, not the state.
         attrs["linear_before_reset"] = True
     results = call.add_many(kind, operands, attrs)
     bounds = SEVEN_BIT_RANGE if seven_bits else None
@@ -103,6 +106,7 @@ def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
     if array is None or quant is None:
         raise KeepCall("its weights are computed")
     rows = _gate_rows(kind, array.data.shape[0])
+    # Scales along the rows are reordered with them; the axis of directions comes first.
     if quant.granularity is not None:
         granularity = Granularity(((1, 1),))
         scale, zero = (

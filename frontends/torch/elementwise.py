@@ -10,7 +10,8 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 Handler = Callable[[OverloadCall], Value]
 

@@ -58,7 +58,7 @@ class TorchFrontend(Frontend):
         export.
         """
         _require_torch()
-        from .reader import read
+        from .dispatch import read
         from .signature import restore_names
         from .sources import open_source
         from .trained_norms import fold_trained_norms

@@ -11,7 +11,8 @@ from torch import fx
 from qir.ir.dtype import I64
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _embedding(call: OverloadCall) -> Value:

@@ -8,8 +8,10 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
-from . import sizes
-from .call import KeepCall, OverloadCall, Size
+from .call import OverloadCall
+from .reader import KeepCall
+from .shape_operands import exact_shape_operand, shape_operand
+from .sizes import Size
 
 _TO_THE_END = 2**63 - 1
 
@@ -17,7 +19,7 @@ _TO_THE_END = 2**63 - 1
 def _reshape_to(call: OverloadCall, sizes_requested: Sequence[Size]) -> Value:
     x = call.value("self")
     has_empty = any(size == 0 for size in sizes_requested if isinstance(size, int))
-    shape = sizes.shape_operand(call.reader, call.node, sizes_requested)
+    shape = shape_operand(call.reader, call.node, sizes_requested)
     # Without `allow_zero`, a 0 in the shape means that the axis keeps its size.
     return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": has_empty})
 
@@ -163,7 +165,7 @@ def _expand(call: OverloadCall) -> Value:
     target = [1 if size == -1 and i >= added_axes else size for i, size in enumerate(requested)]
     if tuple(x.type.shape) == tuple(call.result.shape):
         return x
-    shape = sizes.exact_shape_operand(call.reader, call.node, target)
+    shape = exact_shape_operand(call.reader, call.node, target)
     return call.add("expand", {"x": x, "shape": shape})
 
 

@@ -9,7 +9,8 @@ import torch
 
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _constant_vector(call: OverloadCall, like: Value, number: float, count: int) -> Value:

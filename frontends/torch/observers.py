@@ -69,6 +69,7 @@ def observed(observer: object) -> ObserverRecord:
     scales = RULE_BY_LEAST_SCALE.get(float(getattr(observer_module, "eps", 0.0)), "torch.observer")
     if isinstance(observer_module, (ao.FixedQParamsObserver, ao.HistogramObserver)):
         return ObserverRecord(_scheme_of_fixed_qparams(observer_module, storage, bounds), scales)
+    # torch.ao has no common base class of observers per channel.
     is_per_channel = hasattr(observer_module, "ch_axis")
     scheme = Scheme(
         storage,

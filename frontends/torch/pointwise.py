@@ -16,9 +16,10 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from .call import KeepCall, OverloadCall, known_dtype
+from .call import OverloadCall, known_dtype
 from .elements import array_of
 from .quantization import as_quantized, quant_type, set_export_profile
+from .reader import KeepCall
 
 _ACTIVATIONS: Mapping[str, str] = {
     "relu": "relu",

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _window_attrs(call: OverloadCall, axes: int) -> dict[str, Attr]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _linear(call: OverloadCall) -> Value:

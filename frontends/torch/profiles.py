@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from qir.errors import InputError
-from qir.inspect.versions import profile_of
 from qir.profiles import profile, profile_names
+from qir.profiles.versions import profile_of
 
 PT2E = "pt2e"
 """The name that profiles of exported (PT2E) programs have in place of an engine."""

@@ -19,9 +19,10 @@ from qir.ir.dtype import F32, F64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Granularity, QuantType, TensorType
 
-from .call import KeepCall, OverloadCall, known_dtype
+from .call import OverloadCall, known_dtype
 from .elements import array_of
 from .profiles import PT2E, profile_name
+from .reader import KeepCall
 
 Numbers = NDArray[np.generic]
 IS_EXPLICIT_QUANTIZE = "stated"
@@ -200,7 +201,7 @@ def as_quantized(call: OverloadCall, name: str, quant: QuantType) -> Value:
 
 
 RULE_BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
-"""Range rules by their minimum scale (eps): PyTorch's default, and QNNPACK's."""
+"""Scale rules by their minimum scale (eps): PyTorch's default, and QNNPACK's."""
 
 
 def _choose_qparams(call: OverloadCall) -> list[Value]:

@@ -10,7 +10,9 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall, int64_array
+from .call import OverloadCall
+from .reader import KeepCall
+from .sizes import int64_array
 
 _TO_THE_END = 2**63 - 1
 
@@ -23,6 +25,7 @@ def _reduce(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
         x = call.promote("self", kind=call.result.dtype)[0]
         has_axes = name in call.arguments
         axes = call.axes(name, x.type.rank) if has_axes else tuple(range(x.type.rank))
+        # A scalar is its own sum, and the language has no reduction of no axes.
         if not axes:
             return x
         attrs: dict[str, Attr] = {"axes": axes, "keep": bool(call.arguments.get("keepdim", False))}
@@ -152,6 +155,7 @@ def _diff(call: OverloadCall) -> Value:
         # x[1:] - x[:-1] along the axis.
         later = call.add("slice", {"x": x}, {"starts": (1,), "ends": (_TO_THE_END,), **attrs})
         earlier = call.add("slice", {"x": x}, {"starts": (0,), "ends": (-1,), **attrs})
+        # PyTorch defines the difference of booleans as exclusive or.
         x = call.add("logical_xor" if is_bool else "sub", {"a": later, "b": earlier})
     return x
 

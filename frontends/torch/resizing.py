@@ -7,8 +7,10 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from . import sizes
-from .call import KeepCall, OverloadCall, are_known, int64_array
+from .call import OverloadCall
+from .reader import KeepCall
+from .shape_operands import exact_shape_operand
+from .sizes import are_known, int64_array
 
 
 def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
@@ -37,9 +39,7 @@ def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
             name = call.reader.names(call.node, "sizes")
             operands["sizes"] = call.reader.graph.constant(sizes_array, name=name)
         else:
-            operands["sizes"] = sizes.exact_shape_operand(
-                call.reader, call.node, call["output_size"]
-            )
+            operands["sizes"] = exact_shape_operand(call.reader, call.node, call["output_size"])
         is_nearest = mode in ("nearest", "exact")
         return call.add("resize_nearest" if is_nearest else "resize", operands, attrs)
 

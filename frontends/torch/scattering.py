@@ -9,8 +9,10 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall, int64_array
+from .call import OverloadCall
 from .indexing import broadcast_indices, is_mask, permute
+from .reader import KeepCall
+from .sizes import int64_array
 
 _REDUCTIONS = {
     "add": "add",
@@ -32,6 +34,7 @@ def _scatter(reduction: str = "none") -> Callable[[OverloadCall], Value]:
         if not reduction_name or not call.arguments.get("include_self", True):
             raise KeepCall(f"it reduces by {call['reduce']}, or without the elements themselves")
         x, indices = call.value("self"), call.value("index")
+        # PyTorch allows scalars here; scatter_elements needs an axis.
         if not x.type.rank or x.type.rank != indices.type.rank:
             raise KeepCall
         operands = {"x": x, "indices": indices, "updates": _updates(call, indices)}
@@ -73,6 +76,7 @@ def _index_put(call: OverloadCall) -> Value:
     indexed = [(axis, node) for axis, node in enumerate(index_list) if node is not None]
     if len(indexed) == 1 and indexed[0][0] == 0 and is_mask(indexed[0][1]):
         return _fill_by_mask(call, x, call.reader.tensor(indexed[0][1]), accumulates)
+    # How many places a mask names is known only at run time.
     if any(is_mask(node) for _, node in indexed):
         raise KeepCall("it writes by a mask and by indices")
     parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in indexed])

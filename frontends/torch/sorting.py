@@ -8,7 +8,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I64, dtype
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall
+from .call import OverloadCall
+from .reader import KeepCall
 
 
 def _sorted_values(call: OverloadCall, axis: int, *, largest: bool) -> tuple[Value, Value]:

@@ -265,10 +265,14 @@ def _read_script(
             " qir.load(module, inputs=(x, ...))"
         )
     profile = (
-        profile_name(running_engine()) if reader.quantizes or reader.uses_quantized_kernels else ""
+        profile_name(running_engine())
+        if reader.builder.quantizes or reader.builder.uses_quantized_kernels
+        else ""
     )
     notes = (*assumed, *reader.state_updates.values())
-    return OpenedSource(program, name, False, profile, reader.uses_quantized_kernels, notes=notes)
+    return OpenedSource(
+        program, name, False, profile, reader.builder.uses_quantized_kernels, notes=notes
+    )
 
 
 def _read_script_by_guessed_inputs(

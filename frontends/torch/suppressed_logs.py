@@ -6,21 +6,16 @@ import importlib
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from qir.temporary import temporary_attribute
 
-@contextmanager
-def muted_logger(name: str) -> Iterator[None]:
+
+def muted_logger(name: str) -> AbstractContextManager[None]:
     """Disables a logger inside a `with` block."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+    return temporary_attribute(logging.getLogger(name), "disabled", True)
 
 
 @contextmanager
@@ -41,19 +36,13 @@ def logged_errors(name: str) -> Iterator[list[BaseException]]:
         logger.removeFilter(keep)
 
 
-@contextmanager
-def stack_traces_of_models_only() -> Iterator[None]:
+def stack_traces_of_models_only() -> AbstractContextManager[None]:
     """Keeps torch.fx from taking stack traces of its own tracing inside a `with` block.
 
     Nodes keep the traces that they have from the user's code.
     """
-    config: Any = importlib.import_module("torch.fx.config")
-    before = config.do_not_emit_stack_traces
-    config.do_not_emit_stack_traces = True
-    try:
-        yield
-    finally:
-        config.do_not_emit_stack_traces = before
+    config = importlib.import_module("torch.fx.config")
+    return temporary_attribute(config, "do_not_emit_stack_traces", True)
 
 
 def mute_quantized_tensor_warning() -> None:

@@ -112,6 +112,12 @@ cdef extern from "depthwise/depthwise.h" nogil:
         uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
     )
 
+cdef extern from "grouped/grouped.h" nogil:
+    bint qir_grouped_fits(uint32_t isa, const qir_conv_shape *)
+    int qir_grouped_make(
+        uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
+    )
+
 cdef extern from "matmul/matmul.h" nogil:
     cdef struct qir_matmul_shape:
         size_t batches, m, k, n

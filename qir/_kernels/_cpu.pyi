@@ -421,4 +421,5 @@ class Plan(Products):
 
     @property
     def steps(self) -> list[tuple[str, str]]:
-        """(name, kind) of each step in order: kind is the method that added it, or "depthwise"."""
+        """(name, kind) of each step in order: kind is the method that added it, "depthwise" or
+        "grouped"."""

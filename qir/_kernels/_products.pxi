@@ -89,6 +89,9 @@ cdef class Products(Floats):
         if groups == c == oc and read and (groups > 1 or pairs):
             kind = "depthwise"
             made = qir_depthwise_make(self.bits, &s, &o, &step)
+        elif qir_grouped_fits(self.bits, &s):
+            kind = "grouped"
+            made = qir_grouped_make(self.bits, &s, &o, &step)
         else:
             made = qir_conv_make(self.bits, &s, &o, &step)
         size, traffic = weights.shape[0], read + wrote + weights.shape[0]

@@ -46,6 +46,20 @@ static inline uint8_t qir_encode_converted(float real, const struct qir_code *to
   return qir_encode(real < 2147483648.0f ? real : -2147483648.0f, to);
 }
 
+/*
+ * Whether f32(sum) * multiplier fits 32 bits for each 32-bit sum that is at most `most` from zero:
+ * then integers may be clamped in place of reals. With a multiplier of NaN it does not.
+ */
+static inline int qir_converts(uint64_t most, float multiplier) {
+  const uint64_t end = (uint64_t)1 << 31;
+  return (float)(most < end ? most : end) * fabsf(multiplier) < 1073741824.0f;
+}
+
+/* Whether the bounds of codes are those of their type. */
+static inline int qir_spans(const struct qir_code *to) {
+  return to->low + to->flip == 0 && to->high + to->flip == UINT8_MAX;
+}
+
 /* The value of a code byte. */
 static inline int32_t qir_decode(uint8_t byte, uint8_t flip) {
   return (int32_t)(byte ^ flip) - flip;

@@ -23,7 +23,7 @@ QIR_INLINE __mmask64 qir_avx512_first64(size_t n) {
 /* What qir_encode needs, in registers. */
 struct qir_avx512_code {
   __m512 low, high;
-  __m512i zero, zero16, floor, flip; /* zero16 and floor are of flipped codes */
+  __m512i zero, zero16, floor, ceiling, flip; /* all but zero are of flipped codes */
 };
 
 QIR_INLINE struct qir_avx512_code qir_avx512_load_code(const struct qir_code *to) {
@@ -33,6 +33,7 @@ QIR_INLINE struct qir_avx512_code qir_avx512_load_code(const struct qir_code *to
   c.zero = _mm512_set1_epi32(to->zero);
   c.zero16 = _mm512_set1_epi16((short)(to->zero + to->flip));
   c.floor = _mm512_set1_epi8((char)(to->low + to->flip));
+  c.ceiling = _mm512_set1_epi8((char)(to->high + to->flip));
   c.flip = _mm512_set1_epi8((char)to->flip);
   return c;
 }
@@ -49,16 +50,40 @@ QIR_INLINE __m512i qir_avx512_round(__m512 real, const struct qir_avx512_code *c
 }
 
 /*
- * Sixty-four reals to bytes: vector v holds in its 128-bit lane l the numbers 16 l + 4 v onwards,
- * and the bytes come out in order.
+ * Sixty-four integers to bytes: vector v holds in its 128-bit lane l the numbers 16 l + 4 v
+ * onwards, and the bytes come out in order.
  */
-QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+QIR_INLINE __m512i qir_avx512_narrow64(__m512i i0, __m512i i1, __m512i i2, __m512i i3,
                                        const struct qir_avx512_code *c) {
-  const __m512i a = _mm512_packs_epi32(qir_avx512_round(r0, c), qir_avx512_round(r1, c));
-  const __m512i b = _mm512_packs_epi32(qir_avx512_round(r2, c), qir_avx512_round(r3, c));
+  const __m512i a = _mm512_packs_epi32(i0, i1), b = _mm512_packs_epi32(i2, i3);
   const __m512i bytes =
       _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
-  return _mm512_xor_si512(_mm512_max_epu8(bytes, c->floor), c->flip);
+  return _mm512_max_epu8(bytes, c->floor);
+}
+
+QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+                                       const struct qir_avx512_code *c) {
+  const __m512i bytes = qir_avx512_narrow64(qir_avx512_round(r0, c), qir_avx512_round(r1, c),
+                                            qir_avx512_round(r2, c), qir_avx512_round(r3, c), c);
+  return _mm512_xor_si512(bytes, c->flip);
+}
+
+/* The same for reals that are known to be numbers between -2^31 and 2^31: bytes are bounded. */
+QIR_INLINE __m512i qir_avx512_encode64_small(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+                                             const struct qir_avx512_code *c) {
+  const __m512i bytes = qir_avx512_narrow64(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1),
+                                            _mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3), c);
+  return _mm512_xor_si512(_mm512_min_epu8(bytes, c->ceiling), c->flip);
+}
+
+/* The same where qir_converts and qir_spans. */
+QIR_INLINE __m512i qir_avx512_encode64_plain(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
+                                             const struct qir_avx512_code *c) {
+  const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1));
+  const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(r2), _mm512_cvtps_epi32(r3));
+  return _mm512_xor_si512(
+      _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16)),
+      c->flip);
 }
 
 /* Sixteen codes as reals. */
@@ -69,6 +94,10 @@ QIR_INLINE __m512 qir_avx512_decode16(__m128i bytes, uint8_t flip) {
 /* gcc 12 spills the sums of _mm512_dpbusd_epi32 in loops over arrays of them. */
 #define QIR_DPBUSD(sum, left, right) \
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right))
+
+/* The same with weights in aligned memory. */
+#define QIR_DPBUSD_FROM(sum, left, right) \
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "m"(right))
 
 QIR_TARGET_END
 #endif

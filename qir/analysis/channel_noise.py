@@ -112,12 +112,16 @@ def _smooth_max(values: Float64Array) -> tuple[float, Float64Array]:
     return top * float(powers.sum()) ** (1 / SHARPNESS), powers / powers.sum()
 
 
-def least_noise(
+def minimize_noise(
     layers: Sequence[NoisyLayer],
     factors: Sequence[Float64Array],
     bounds: Sequence[tuple[Float64Array, Float64Array]],
 ) -> list[Float64Array]:
-    """Returns factors within bounds that make the noise of all layers small, from others on."""
+    """Returns factors within bounds that make the noise of all layers small.
+
+    `factors` are where the descent begins. It runs on logarithms, in which a factor and its inverse
+    are the same distance from 1, and keeps the best factors that it has met.
+    """
     logs = [np.log(f) for f in factors]
     ends = [(np.log(low), np.log(high)) for low, high in bounds]
     means, squares = ([np.zeros_like(v) for v in logs] for _ in range(2))

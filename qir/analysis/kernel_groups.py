@@ -229,7 +229,7 @@ class _KernelFinder:
             return "the profile's condition on processors is not met"
         needed = (conditions()[need] for need in entry.needs)
         unmet = (one for one in needed if not one.of_types and not one.met(match))
-        return next((f"needs that {one.said}" for one in unmet), "")
+        return next((f"needs that {one.description}" for one in unmet), "")
 
     def _can_join(self, use: Use, op: str, chain: tuple[str, ...]) -> bool:
         """Returns whether a reader may be fused: an activation, or the add after a product."""

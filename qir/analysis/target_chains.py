@@ -67,7 +67,7 @@ def _fits_entry(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bo
         if len(flowing) != 1 or (not others and not spec(node.op).traits.elementwise):
             return False
         if not all(
-            _accepts_summand(row, v, node) and _has_no_later_reader(row, v, node, ops[0], graph)
+            _accepts_summand(row, v, node) and _may_be_overwritten(row, v, node, ops[0], graph)
             for v in others
         ):
             return False
@@ -89,10 +89,14 @@ def _accepts_summand(row: ChainCapability, value: Value, node: Node) -> bool:
     return (not never_negative(value)) in signs
 
 
-def _has_no_later_reader(
+def _may_be_overwritten(
     row: ChainCapability, value: Value, node: Node, head: Node, graph: Graph
 ) -> bool:
-    """Reports whether all other readers of a value have run when the kernel starts."""
+    """Reports whether the kernel of a chain may write its sum over a summand.
+
+    Some kernels reuse the memory of the summand for the result (`last_reader` in a target file), so
+    all other readers of it must have run before the kernel starts.
+    """
     others = {use.node for use in value.uses} - {node}
     return not (row.last_reader and others) or others <= nx.ancestors(graph.nx, head)
 

@@ -1,7 +1,7 @@
 """Calibration: data sources, statistics that merge exactly, and the rules that read ranges off."""
 
 from qir.calibration.collect import Calibratable, collect
-from qir.calibration.data import DataSource, InputSpec, open_data
+from qir.calibration.data import DataSource, open_data
 from qir.calibration.feeds import Feeds, open_feeds
 from qir.calibration.labels import read_labels
 from qir.calibration.observers import (
@@ -13,6 +13,7 @@ from qir.calibration.observers import (
     observer,
     parse_rule,
 )
+from qir.calibration.pieces import InputSpec
 from qir.calibration.preprocess import Preprocess, read_preprocess
 from qir.calibration.record import BatchId, Key, Log
 from qir.calibration.rules import Range

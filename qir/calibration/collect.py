@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.calibration.data import InputSpec, refuse_infinite
+from qir.calibration.data import refuse_infinite
+from qir.calibration.pieces import InputSpec
 from qir.calibration.record import Key
 from qir.calibration.statistics import Batch, Statistics
 from qir.errors import DataError, Stopped, UsageError

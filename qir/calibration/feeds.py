@@ -15,20 +15,17 @@ import numpy as np
 
 from qir.calibration.data import (
     Data,
-    InputSpec,
     Item,
-    arrays_for_inputs,
     as_array,
     convert_dtype,
     data_files,
     digest_of,
-    fits_shape,
     is_array,
     named_arrays,
     open_file,
     refuse_nan,
-    rows_of_dtype,
 )
+from qir.calibration.pieces import InputSpec, arrays_for_inputs, fits_shape, rows_of_dtype
 from qir.calibration.rows import Array, ArrayRows, MemoryRows
 from qir.errors import DataError, UsageError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qir.calibration.data import InputSpec, Piece, make_piece
+from qir.calibration.pieces import InputSpec, Piece, make_piece
 from qir.calibration.preprocess import Preprocess
 from qir.calibration.rows import Array, MemoryRows
 from qir.errors import DataError, PluginError, UsageError

@@ -87,10 +87,13 @@ class Observer(ABC):
     parameter: ClassVar[Parameter | None] = None
     """The parameter that it takes; None: none."""
     ordered: ClassVar[bool] = False
+    widens: ClassVar[bool] = False
+    """Whether ranges reach past what was seen, for data that calibration did not see."""
 
     @abstractmethod
     def range(self, seen: Seen) -> Range:
-        """Returns the least and the largest value to cover, no wider than what was seen.
+        """Returns the least and the largest value to cover, no wider than what was seen unless it
+        `widens`.
 
         DataError when nothing finite was seen; UsageError for channels (`seen.summary.axis`) where
         it knows only whole tensors.
@@ -158,6 +161,7 @@ class Margin(Observer):
 
     name = "margin"
     parameter = Parameter(0.125, 10.0)
+    widens = True
 
     def range(self, seen: Seen) -> Range:
         return margin(seen.summary, seen.parameter)

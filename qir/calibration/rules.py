@@ -55,9 +55,10 @@ def minmax(summary: Summary) -> Range:
 def margin(summary: Summary, share: float) -> Range:
     """Returns the extremes, each moved outwards by a share of their distance.
 
-    An end of exactly 0 stays: it is the bound of a relu. UsageError for a negative share.
+    An end of exactly 0 stays: it is the bound of a relu. UsageError for a negative share, and for
+    channels.
     """
-    require_values(summary)
+    require_histogram(summary, "margin")
     if share < 0:
         raise UsageError(f"margin {share:g}: give a share that is not negative")
     low, high = map(float, summary.extremes)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.calibration.collect import Observe
-from qir.calibration.data import InputSpec
+from qir.calibration.pieces import InputSpec
 from qir.calibration.record import Key
 from qir.errors import DataError
 from qir.ir.graph import Graph

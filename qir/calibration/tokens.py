@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qir.calibration.data import InputSpec, Piece, make_piece
+from qir.calibration.pieces import InputSpec, Piece, make_piece
 from qir.calibration.rows import Array, ArrayRows, MemoryRows
 from qir.errors import DataError
 

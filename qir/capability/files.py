@@ -29,9 +29,9 @@ from qir.capability.table import (
 )
 from qir.errors import ParseError, PluginError, ProfileError
 from qir.ir.dtype import dtype
-from qir.ir.ops.quantization import ROUND_MODES, range_rule_names
+from qir.ir.ops.quantization import ROUND_MODES, scale_rule_names
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.numerics.range_rules import families, printed_rules
+from qir.numerics.scale_rules import families, printed_rules
 from qir.profiles import profile
 from qir.profiles.toml_positions import Path as Keys
 from qir.profiles.toml_positions import value_positions
@@ -242,7 +242,7 @@ class _File:
         self.known("key of dynamic", table, DYNAMIC, "dynamic")
         with self.at("dynamic", "rule"):
             rule = word(table.get("rule", base.rule))
-            require(f"dynamic: no rule {rule!r}", rule, range_rule_names())
+            require(f"dynamic: no rule {rule!r}", rule, scale_rule_names())
         with self.at("dynamic", "scale"):
             scale = str(dtype(word(table.get("scale", base.scale))))
         with self.at("dynamic", "ops"):

@@ -82,7 +82,7 @@ class Dynamic:
     """How a target quantizes data while a model runs."""
 
     rule: str = "onnx.dynamic"
-    """The range rule that chooses scale and zero point."""
+    """The scale rule that chooses scale and zero point."""
     scale: str = "f32"
     """The element type of the scale that is chosen."""
     ops: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class MatrixPosition:
     library: str = ""
     """The library whose kernels compute."""
     formulas: str = ""
-    """The range rule, or the family of them, that the support matrix prints; empty: none."""
+    """The scale rule, or the family of them, that the support matrix prints; empty: none."""
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For each kind of `KINDS` that there is, what the framework calls its forms; none: nothing."""
 

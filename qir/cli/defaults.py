@@ -30,9 +30,9 @@ def show(
     screen: Screen, graph: Graph, data: Path | None, held: Mapping[str, Tensor] | None = None
 ) -> None:
     """Tells which inputs have defaults, whether these were taken, and what else was not."""
-    from qir.workflows.inputs import array_names, given_defaults, stated_defaults
+    from qir.workflows.inputs import array_names, default_overrides, stated_defaults
 
-    held = held if held is not None else given_defaults(graph, data) if data else {}
+    held = held if held is not None else default_overrides(graph, data) if data else {}
     with_default = [value.name for value in graph.defaults]
     # These were inputs in the source and are constants here, so that data for them change nothing.
     constants = [n for n in stated_defaults(graph) if n not in with_default]
@@ -65,8 +65,8 @@ def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) ->
     """Shows of two models that take the same inputs what `show` shows of one."""
     from qir.workflows.inputs import (
         array_names,
+        default_overrides,
         defaults_of_one_model,
-        given_defaults,
         stated_defaults,
     )
 
@@ -76,7 +76,7 @@ def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) ->
     if not unshared and stated_defaults(a) == stated_defaults(b):
         show(screen, a, data)
         return
-    given = given_defaults(a, data) if data else {}
+    given = default_overrides(a, data) if data else {}
     shared = [value.name for value in a.defaults if value.name not in unshared]
     _show_names(
         screen,

@@ -25,6 +25,7 @@ def _state(plugin: LoadedPlugin) -> StyledText:
 
 def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
     shown = ["-" if r.name == r.profile else r.name for r in known]  # files without a probe
+    # Without a probe a runtime has only the name of its profile, which the last column shows.
     rows = [
         (name, r.version or "", _known(r), r.profile) for name, r in zip(shown, known, strict=True)
     ]
@@ -42,6 +43,8 @@ def _known(runtime: Runtime) -> StyledText:
     state_text = str(runtime.state)
     if runtime.evidence:
         state_text = f"{runtime.why}: {runtime.state}, on {runtime.evidence}"
+    # A date means that `qir probe` ran on this machine: what it found is newer than the file's
+    # evidence.
     if runtime.date:
         state_text += (
             f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"
@@ -56,6 +59,7 @@ def _show_plugins(screen: Screen, plugins: Sequence[LoadedPlugin], every: bool) 
         for p in plugins
         if every or p.fault
     ]
+    # Dozens of plugins work; a reader of `doctor` looks for those that do not.
     if not every:
         works = Counter(p.kind for p in plugins if not p.fault)
         screen.facts({"plugins": ", ".join(f"{count} {kind}" for kind, count in works.items())})
@@ -71,11 +75,11 @@ def _show_plugins(screen: Screen, plugins: Sequence[LoadedPlugin], every: bool) 
 
 
 def _show_rules(screen: Screen) -> None:
-    from qir.numerics.range_rules import printed_rules
+    from qir.numerics.scale_rules import printed_rules
 
-    rules = [(name, of.of, of.text) for name, of in printed_rules().items()]
-    named = (Column("--scales"), Column("of quantized values"), Column("formula", fit="wrap"))
-    screen.table(named, rules, title="named rules of scales")
+    rules = [(name, rule.types_text, rule.text) for name, rule in printed_rules().items()]
+    named = (Column("--scales"), Column("quantized types"), Column("formula", fit="wrap"))
+    screen.table(named, rules, title="scale rules")
 
 
 @shared.verb("qir doctor", "qir doctor --all", "qir doctor --json > machine.json")
@@ -98,14 +102,15 @@ def doctor(context: click.Context, every: bool, as_json: bool) -> None:
     from qir import __version__
     from qir.inspect import environment
     from qir.inspect.measurements import runtimes
-    from qir.numerics.range_rules import printed_rules
+    from qir.numerics.scale_rules import printed_rules
 
     surroundings = environment(__version__)
     known = runtimes()
     screen = Screen(elsewhere=PAGE)
     if as_json:
         scales = [
-            {"name": n, "codes": of.of, "formula": of.text} for n, of in printed_rules().items()
+            {"name": name, "codes": rule.types_text, "formula": rule.text}
+            for name, rule in printed_rules().items()
         ]
         runtime_rows = {"runtimes": [asdict(r) for r in known], "scales": scales}
         screen.json({**surroundings.to_json(), **runtime_rows})

@@ -16,6 +16,7 @@ from types import FrameType
 
 import click
 
+from qir.cli.flags import in_flags
 from qir.errors import QirError, Stopped
 
 MAX_LINE_LENGTH = 799
@@ -91,7 +92,7 @@ def describe(error: BaseException) -> tuple[int, str]:
     """Returns the exit status of a failure, and what to say of it."""
     match error:
         case QirError():
-            return error.status, str(error)
+            return error.status, in_flags(str(error))
         case click.UsageError():
             where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
             return FAILED, error.format_message().rstrip(".?") + where

@@ -34,7 +34,6 @@ def open_model(
     """
     from qir.errors import InputError, ShapesNeeded, UsageError
     from qir.qir_files import read_ledger
-    from qir.workflows.inputs import array_shapes
 
     require_file(path)
     if is_program(path):
@@ -52,6 +51,8 @@ def open_model(
         if data is None or inputs or _states_shapes(path) or _accepts_shapes(graph, data):
             return graph
     assert data is not None
+    from qir.workflows.inputs import array_shapes
+
     shapes = array_shapes(data)
     # First with any batch, so that the model takes samples in batches of other sizes.
     any_batch = [("batch", *shape[1:]) for shape in shapes]
@@ -66,13 +67,13 @@ def open_model(
 
 def _read(path: Path, ledger: Ledger | None, inputs: Sequence[object], *, trust: bool) -> Graph:
     """Reads a model; the ledger is extended where that succeeds."""
-    from qir import pipeline
+    from qir import loading
     from qir.ledger import Ledger
 
     # A reading that fails half-way is tried again with other shapes, and must not leave entries
     # twice.
     own_ledger = Ledger()
-    graph = pipeline.load(path, ledger=own_ledger, inputs=list(inputs) or None, trust=trust)
+    graph = loading.load(path, ledger=own_ledger, inputs=list(inputs) or None, trust=trust)
     if ledger is not None:
         ledger.extend(own_ledger)
     return graph

@@ -46,17 +46,21 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
     --json prints {kind, name, folder, distribution, module, files}; of a preprocess file
     distribution and module are null.
     """
+    # Not a plugin, but the other thing that a user starts from a template.
     if kind == PREPROCESS:
         _preprocess(name, output, Screen(quiet=quiet), as_json)
         return
     from qir.cli.templates import entry, package
     from qir.cli.templates.writing import check_name, write
 
+    # Before any file is made: the name becomes a module, a distribution and an entry point.
     check_name(kind, name)
     folder = output if output is not None else Path(name)
+    # All texts are made in memory first, so that a fault leaves no half package.
     files = package(kind, name)
     write(folder, files)
     screen = Screen(quiet=quiet)
+    # A prefix of its own: a plugin named `onnx` must not hide the package onnx.
     module = f"qir_{name.replace('-', '_')}"
     if as_json:
         screen.json(
@@ -87,6 +91,7 @@ def _preprocess(name: str, output: Path | None, screen: Screen, as_json: bool) -
     if name not in STYLES:
         raise UsageError(f"no preprocess style {name!r}: there are {', '.join(STYLES)}")
     path = output if output is not None else Path(f"{name}.toml")
+    # There is no --force: a preprocess file is edited by hand, and worth more than its template.
     claim(path, force=False)
     write_text(path, STYLES[name])
     if as_json:

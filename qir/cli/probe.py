@@ -74,12 +74,14 @@ def probe(
             )
         if not probed.measured:
             screen.line("no runtime that can be probed is installed")
+    # Status 1 lets a nightly job notice that a new release of a runtime computes otherwise.
     if probed.has_findings:
         context.exit(1)
 
 
 def _show(screen: Screen, measured: Measured, every: bool) -> None:
     known = measured.profile
+    # The nearest profile is a guess that the table below tests, so it must be seen that it is one.
     if not measured.covered:
         known += ", the nearest: no file speaks of this version"
     screen.line(f"{measured.name} {measured.version}, compared with {known}", "bold")
@@ -95,6 +97,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
         )
         for op in measured.ops
         for field in op.fields
+        # A field that no case distinguishes (`told` is 0) says nothing about the runtime.
         if every or field.told or not field.agrees
     ]
     columns = (
@@ -128,6 +131,8 @@ def _drift(op: OpReading) -> str:
         f"{op.differ:,} of {op.elements:,} elements differ, by {plural(op.gap, 'step')} at most"
     )
     summary_text += f", though the file claims {op.claim}"
+    # The bytes differ but no field of a rule explains it: that asks for a method, not for another
+    # value.
     if not op.found:
         return f"{summary_text}; no field says why"
     changes = ", ".join(f"{name} = {value}" for name, value in op.found.items())

@@ -187,4 +187,4 @@ def _condition(when: When, match: ChainMatch) -> str:
 def _need(entry: Row, match: ChainMatch) -> str:
     needs = (conditions()[need] for need in entry.needs)
     unmet = [one for one in needs if not one.met(match)]
-    return f"needs that {unmet[0].said}" if unmet else "a larger group took what it reads"
+    return f"needs that {unmet[0].description}" if unmet else "a larger group took what it reads"

@@ -25,10 +25,10 @@ from qir.inspect.probing import (
     probes,
     profiles_of_runtime,
 )
-from qir.inspect.versions import covers, release
 from qir.profiles import dumps, parse, profile, profile_names
 from qir.profiles.processor import processor_features
 from qir.profiles.profile import Field, Profile, ProfileHead, RuleEntry
+from qir.profiles.versions import covers, release
 
 State = Literal["measured", "assumed", "unknown", "not installed"]
 

@@ -14,7 +14,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
-from qir.numerics.range_rules import NamedRangeRule
+from qir.numerics.scale_rules import ScaleRule
 from qir.numerics.stages import StageFunction
 from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
@@ -110,7 +110,7 @@ _TABLES: dict[str, tuple[type, str]] = {
     "qir.conditions": (GroupCondition, "qir.profiles.conditions.GroupCondition"),
     "qir.prepare": (PreparationStep, "qir.profiles.PreparationStep"),
     "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
-    "qir.ranges": (NamedRangeRule, "qir.numerics.range_rules.NamedRangeRule"),
+    "qir.ranges": (ScaleRule, "qir.numerics.scale_rules.ScaleRule"),
     "qir.stages": (StageFunction, "qir.numerics.stages.StageFunction"),
 }
 """What plugins of a kind are, one or several by name, and the public name of that."""

@@ -21,7 +21,6 @@ from qir.inspect.runtimes import Probe as Probe
 from qir.inspect.runtimes import chosen as chosen
 from qir.inspect.runtimes import place as place
 from qir.inspect.runtimes import probes as probes
-from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ledger import Ledger
@@ -42,6 +41,7 @@ from qir.profiles import (
 from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
 from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
+from qir.profiles.versions import covers
 from qir.reference.interpreter import run
 
 Tensor = NDArray[np.generic]

@@ -16,7 +16,7 @@ from qir.errors import PluginError, ProfileError, UsageError
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.numerics.formulas import formula
-from qir.numerics.range_rules import named_rule, range_rule
+from qir.numerics.scale_rules import named_rule, scale_rule
 from qir.profiles import Profile, choose_rule_for, parameters_for_range, profile
 from qir.target import Target, target
 
@@ -268,7 +268,7 @@ def _printed(of: Target, table: Capability) -> Iterable[PrintedRule]:
             yield PrintedRule(
                 role,
                 f"{_named(storage)}{bounds} {'symmetric' if scheme.symmetric else 'affine'}",
-                range_rule(name).said,
+                scale_rule(name).formula,
                 "" if alike else own,
                 (by.name,),
             )

@@ -86,8 +86,9 @@ class ArrayExtent:
 
 def write(path: Path, bundle: Bundle) -> None:
     """Writes a file, by rename; arrays that nobody holds are made as they are written."""
-    # The text first: printing names the arrays, and the table below has those names.
-    text = print_graph(bundle.graph, origins=True)
+    # The text first: printing names the arrays, and the table below has those names. Profiles have
+    # a place of their own, which holds the installed ones too.
+    text = print_graph(bundle.graph, origins=True, profiles=False)
     arrays = {n: _stored(a.contents) for n, a in array_table(bundle.graph).items()}
     meta = {
         "format": "qir",

@@ -16,6 +16,7 @@ from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.calls import check_chain, check_operand, check_slots, infer_result_types
+from qir.ir.carried_profiles import needed_profiles
 from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.inlining import extract, merge
 from qir.ir.node import EMPTY_TABLE, CarriedProfile, Node, Stage, Value, with_entry
@@ -364,7 +365,8 @@ class Graph(Structure):
         return merge(self, other, given, before, prefix)
 
     def extract(self, inputs: Iterable[Value | str], outputs: Iterable[Value | str]) -> Graph:
-        """Returns another graph: the nodes between some values and others, and their constants.
+        """Returns another graph: the nodes between some values and others, their constants, and
+        the profiles that these name.
 
         Values may be given by name. Raises GraphError where an output depends on an input of this
         graph that is not given.
@@ -374,6 +376,7 @@ class Graph(Structure):
         out._own_profiles = dict(self.own_profiles)
         ends = [[self._named(value) for value in values] for values in (inputs, outputs)]
         extract(self, out, *ends)
+        out._own_profiles = needed_profiles(out)
         return out
 
     def _named(self, value: Value | str) -> Value:

@@ -14,6 +14,7 @@ from qir.errors import ParseError, QirError
 from qir.ir.array_text import read_array
 from qir.ir.attrs import Attr
 from qir.ir.attrtext import read_attr
+from qir.ir.carried_profiles import ProfileText, read_profile_text
 from qir.ir.dims import known_shape
 from qir.ir.dtype import DType
 from qir.ir.garbage_collection import pause_garbage_collection
@@ -45,6 +46,7 @@ class _Parser:
         self.cursor = Cursor(text)
         self.data = dict(data)
         self.arrays: dict[str, Array] = {}
+        self.profiles: dict[str, ProfileText] = {}
         self.values: dict[str, Value] = {}
         self.depth = 0
 
@@ -57,11 +59,15 @@ class _Parser:
             self._hold()
         while cursor.take_word("array"):
             self._declare()
+        while cursor.take_word("profile"):
+            self._carry()
         if not cursor.take_word("graph"):
             raise cursor.fail(f"'graph' should stand here, not {cursor.near()}")
         cursor.skip()
         graph = Graph(cursor.name())
         self._nodes(graph)
+        for profile in self.profiles.values():
+            graph.carry_profile(profile)
         if not cursor.done:
             raise cursor.fail(f"{cursor.near()} is too much after the graph")
         return graph
@@ -122,6 +128,12 @@ class _Parser:
         cursor.expect(":")
         kind = read_type(cursor, self._find)
         self.arrays[name] = self._array(name, kind)
+
+    def _carry(self) -> None:
+        profile = read_profile_text(self.cursor)
+        if profile.name in self.profiles:
+            raise self.cursor.fail(f"the profile {profile.name} is given twice")
+        self.profiles[profile.name] = profile
 
     def _find(self, name: str) -> Array:
         if name not in self.arrays:

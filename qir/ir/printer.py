@@ -12,9 +12,10 @@ from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.array_text import write_array
 from qir.ir.attrs import Attr
+from qir.ir.carried_profiles import needed_profiles, write_profile
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
-from qir.ir.node import GraphLike, Node, Stage, Value
+from qir.ir.node import CarriedProfile, GraphLike, Node, Stage, Value
 from qir.ir.numerals import number_text
 from qir.ir.ops import spec
 from qir.ir.ops.graph import FREE_SLOT_OPS
@@ -27,16 +28,23 @@ _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "
 
 @checked
 def print_graph(
-    graph: GraphLike, *, origins: bool = False, by_content: bool = False, weights: bool = False
+    graph: GraphLike,
+    *,
+    origins: bool = False,
+    by_content: bool = False,
+    weights: bool = False,
+    profiles: bool = True,
 ) -> str:
     """Returns the text of a graph, which `parse` reads back to an equal one.
 
     With `weights` the text holds the elements of all arrays; without it `parse` is given those that
     are too large to be in a line. With `origins` it also says where nodes and tensors came from.
-    `by_content` names arrays by their hash, so that equal graphs have equal texts.
+    `by_content` names arrays by their hash, so that equal graphs have equal texts. The text holds
+    the profiles that the graph carries and names, unless `profiles` is false.
     """
     printer = _Printer(graph, origins, by_content)
-    return "".join(printer.data()) + printer.text() if weights else printer.text()
+    text = printer.text(needed_profiles(graph).values() if profiles else ())
+    return "".join(printer.data()) + text if weights else text
 
 
 def array_table(graph: GraphLike) -> dict[str, Array]:
@@ -120,13 +128,15 @@ class _Printer:
         for array in self.table.values():
             yield f"data {self.at(array)} : {write_array(array.data)}\n"
 
-    def text(self) -> str:
+    def text(self, profiles: Iterable[CarriedProfile]) -> str:
         lines = [
             f"array {self.at(a)} : {self.type(a.type)}"
             # An array whose type names other arrays comes after them: the parser reads top to
             # bottom.
             for a in sorted(self._declared.values(), key=lambda a: a.depth)
         ]
+        for profile in profiles:
+            lines += write_profile(profile)
         lines.append(f"graph {write_name(self.graph.name)} as {write_word(self.graph.profile)} {{")
         lines += [f"  {self.node(node, '  ')}" for node in self.graph]
         return "\n".join([*lines, "}"]) + "\n"

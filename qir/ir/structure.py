@@ -17,6 +17,7 @@ import networkx as nx
 from qir.arguments import checked_methods
 from qir.errors import GraphError
 from qir.ir import store
+from qir.ir.carried_profiles import says_the_same
 from qir.ir.node import CarriedProfile, Node, RewriteFilter, Use, Value
 from qir.ir.order import Order
 from qir.ir.types import TensorType
@@ -106,7 +107,7 @@ class Structure:
         for profile in profiles:
             # Two of them may have one name too, such as those of the branches of an `if`.
             known = own_profiles.setdefault(profile.name, profile)
-            if known is not profile and (known != profile or known.text != profile.text):
+            if known is not profile and not says_the_same(known, profile):
                 raise GraphError(f"graph {self.name} carries another profile {profile.name}")
 
     def _outermost(self) -> Structure:

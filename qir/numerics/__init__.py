@@ -1,4 +1,4 @@
-"""Arithmetic on quantized values: quantize, requantize, rounding, sums, packing and range rules."""
+"""Arithmetic on quantized values: quantize, requantize, sums, packing, ranges, scale rules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from qir.numerics.quantize import (
     requantize_bias,
     scale_sum,
 )
-from qir.numerics.range_rules import NAMED_RULES
 from qir.numerics.ranges import choose
+from qir.numerics.scale_rules import SCALE_FORMULAS
 from qir.numerics.stated_parameters import map_of
 
 __all__ = [
-    "NAMED_RULES",
+    "SCALE_FORMULAS",
     "Affine",
     "AnyMap",
     "Choose",

@@ -55,6 +55,8 @@ WRAPS = ("wrap_32", "clip_32")
 
 def _quantize(rule: Rule) -> Iterator[Clash]:
     q = rule.quantize
+    # Each of these fields is sound by itself. What is refused here are combinations for which the
+    # definition would have to ignore one, so that a profile would claim what has no effect.
     if q.by == "low_end" and q.zero not in ("after", "before"):
         why = "steps are counted to the zero point; zero = 'after' or 'before'"
         yield Clash(("quantize.by", "quantize.zero"), why)
@@ -83,6 +85,7 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
 
 def _acc(rule: Rule) -> Iterator[Clash]:
     a = rule.acc
+    # Products of quantized values are far below the largest float32.
     if a.type == "f32" and a.overflow == "saturate":
         yield Clash(("acc.overflow", "acc.type"), "a float32 sum does not reach its ends")
     if a.type == "f32" and a.pairs != "exact":
@@ -115,6 +118,8 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     ):
         why = "steps of a 31-bit multiplier, rounded once, get it then; 'q31', 'half_up', 'after'"
         yield Clash(("requant.clip", name, "requant.round", "requant.zero"), why)
+    # These stay in integers from the sum to the result: nothing that works on floats may come
+    # between.
     if r.multiplier in _INTEGER_MULTIPLIERS:
         if rule.acc.type == "f32":
             yield Clash((name, "acc.type"), "it multiplies whole sums; acc.type = 'i32' or 'i64'")
@@ -124,6 +129,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
         if r.input == "acc_then_bias":
             why = "it multiplies whole sums; requant.input = 'acc_plus_bias'"
             yield Clash((name, "requant.input"), why)
+    # 64 bits of sum and 31 of multiplier: no runtime has such a product.
     if r.multiplier == "q31" and rule.acc.type == "i64":
         yield Clash((name, "acc.type"), "a product of 95 bits; multiplier = 'q15', or acc 'i32'")
     if r.multiplier == "exact" and r.order == "gy/gx/gw":

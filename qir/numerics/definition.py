@@ -74,6 +74,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
         zero_after = np.zeros((), np.int64)
         nan = nan & (q.nan != "far")
     integers = saturate(np.where(nan, 0, integral), low, high, to.carrier, zero_after)
+    # x86 converts a float that is too large to INT_MIN, which then saturates to the low end.
     if q.far in _OVERFLOW_THRESHOLDS:
         integers = np.where(
             integral + zero_after.astype(F64) >= _OVERFLOW_THRESHOLDS[q.far],

@@ -27,25 +27,27 @@ class StageWords:
         """Returns all that a profile may say."""
         prefix = f"{self.field}."
         rows = registry.entries("qir.stages", object)
-        names = [name for name, row in rows.items() if getattr(row, "of", "") == self.field]
+        names = [
+            name for name, row in rows.items() if getattr(row, "stage_field", "") == self.field
+        ]
         return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
     def fits(self, text: str) -> bool:
         """Returns whether a profile may say that."""
         row = registry.entry("qir.stages", object, f"{self.field}.{text}")
-        return getattr(row, "of", "") == self.field
+        return getattr(row, "stage_field", "") == self.field
 
 
 @dataclass(frozen=True, slots=True)
-class RangeRuleName:
-    """The name of a range rule, found by the entry points of `qir.ranges`, or `fields`."""
+class ScaleRuleName:
+    """The name of a scale rule, found by the entry points of `qir.ranges`, or `fields`."""
 
-    said: str = "fields, or the name of a range rule"
+    description: str = "fields, or the name of a scale rule"
 
     def fits(self, text: str) -> bool:
         """Returns whether there is such a rule."""
         row = registry.entry("qir.ranges", object, text)
-        return text == "fields" or hasattr(row, "choose")  # a NamedRangeRule
+        return text == "fields" or hasattr(row, "choose")  # a ScaleRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Shape:
     """Texts that a field may hold next to plain words: a pattern, and how to say it."""
 
     pattern: str
-    said: str
+    description: str
 
     def fits(self, text: str) -> bool:
         """Returns whether a text is one of them."""
@@ -146,8 +148,8 @@ class Choose:
     cut."""
     decimals: Decimals = "exact"
     """How many digits after the point a range is written with before it is used."""
-    by: Annotated[str, RangeRuleName()] = "fields"
-    """`fields`: as the other fields say. The name of a range rule that is made of fields stands for
+    by: Annotated[str, ScaleRuleName()] = "fields"
+    """`fields`: as the other fields say. The name of a scale rule that is made of fields stands for
     these, and fields next to it change them; one that is a function computes scale and zero point
     alone, and `store` rounds the scale."""
 
@@ -427,8 +429,8 @@ def said(kind: object) -> str:
     if known := words(kind):
         return ", ".join(known)
     for extra in _extras(kind):
-        if isinstance(extra, Shape | RangeRuleName):
-            return extra.said
+        if isinstance(extra, Shape | ScaleRuleName):
+            return extra.description
     return "true, false" if kind is bool else "a number, or a table of numbers by storage type"
 
 
@@ -451,7 +453,7 @@ def fits(kind: object, value: object) -> bool:
         return isinstance(value, str) and value in get_args(kind)
     if kind is bool:
         return isinstance(value, bool)
-    extras = (e for e in _extras(kind) if isinstance(e, Shape | StageWords | RangeRuleName))
+    extras = (e for e in _extras(kind) if isinstance(e, Shape | StageWords | ScaleRuleName))
     extra = next(extras, None)
     return extra is not None and isinstance(value, str) and extra.fits(value)
 

@@ -1,4 +1,4 @@
-"""Range rules as formulas that are printed: how a range becomes a scale and a zero point."""
+"""Scale rules as formulas that are printed: how a range becomes a scale and a zero point."""
 
 from __future__ import annotations
 

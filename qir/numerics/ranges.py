@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose, level_of
-from qir.numerics.range_rules import RangeRequest, range_rule
 from qir.numerics.rounding import ROUNDINGS, round_to_float_type
+from qir.numerics.scale_rules import ScaleRequest, scale_rule
 
 Floats = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
@@ -75,10 +75,10 @@ def choose(
             f"a range {ends} holds nothing above zero, and choose.reach = {rule.reach!r} "
             "gives it no scale"
         )
-    # A range rule that is a function replaces all that follows: only `store` still applies to its
+    # A scale rule that is a function replaces all that follows: only `store` still applies to its
     # scale.
-    if function := rule.by != "fields" and range_rule(rule.by).function:
-        scales, zeros = function(least, greatest, RangeRequest(storage, integer_bounds, symmetric))
+    if function := rule.by != "fields" and scale_rule(rule.by).function:
+        scales, zeros = function(least, greatest, ScaleRequest(storage, integer_bounds, symmetric))
         return _round_to_store_type(np.asarray(scales, _F64), rule), np.array(zeros, np.int64)
     has_custom_bounds = integer_bounds != storage.bounds
     seven_bit = seven_bit_range(rule, storage, integer_bounds, weight)

@@ -28,19 +28,22 @@ Float32s: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StageFunction:
-    """What a word of a field of `stage` means. Each field has a record of its own."""
+    """A function that a profile names by a word, as `ends = "up"` names `ends.up`.
 
-    of: ClassVar[str] = ""
-    """The field that such words belong to."""
-    said: str
-    """What it does, as a sentence of the manual."""
+    Each field of `stage` has a class of its own, since each is called with other arguments.
+    """
+
+    stage_field: ClassVar[str] = ""
+    """The field of `stage` whose words name such functions."""
+    description: str
+    """What it does, as a phrase of the manual."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReluStage(StageFunction):
     """Where activations that follow a layer are computed."""
 
-    of: ClassVar[str] = "relu"
+    stage_field: ClassVar[str] = "relu"
     apart: Callable[[Rule], Rule] | None = None
     """Gives the rule of a layer whose activations are a step of their own, on floats; it then has
     `requant.multiplier = "divide"`. None: an activation bounds the quantized values."""
@@ -50,7 +53,7 @@ class ReluStage(StageFunction):
 class SumStage(StageFunction):
     """How the quantized values of a summand are added."""
 
-    of: ClassVar[str] = "sum"
+    stage_field: ClassVar[str] = "sum"
     add: Callable[[Floats, Floats, Floats], Floats]
     """`add(sums, steps, factor)`: sums and the products of steps and factor, of one float type.
     Steps are the summand's quantized values less its zero point."""
@@ -63,7 +66,7 @@ class SumStage(StageFunction):
 class SumBufferStage(StageFunction):
     """What a summand and a sum lose in the memory that they share."""
 
-    of: ClassVar[str] = "sum_reads"
+    stage_field: ClassVar[str] = "sum_reads"
     storage: Callable[[DType, DType], DType] | None = None
     """The storage in which a sum is written, of the summand's and the result's; its bytes are the
     result's. None: the result's."""
@@ -89,7 +92,7 @@ class SumBufferStage(StageFunction):
 class BoundsStage(StageFunction):
     """How the bounds of a clamping activation become quantized values."""
 
-    of: ClassVar[str] = "ends"
+    stage_field: ClassVar[str] = "ends"
     quantize: Callable[[Float32s, Affine, Rule], NDArray[np.generic]]
     """`quantize(bounds, quantized type of the result, rule by which floats are quantized)`: whole
     numbers, which are clamped to the quantized values after it."""
@@ -99,7 +102,7 @@ class BoundsStage(StageFunction):
 class CurvesStage(StageFunction):
     """How activations that are no bounds are computed on dequantized sums."""
 
-    of: ClassVar[str] = "curves"
+    stage_field: ClassVar[str] = "curves"
     functions: Mapping[str, Callable[[Float32s, Mapping[str, Attr]], Float32s]] = field(
         default_factory=dict
     )
@@ -116,7 +119,7 @@ def stage_functions() -> Mapping[str, StageFunction]:
 
 def stage_function(kind: type[_S], word: str) -> _S:
     """Returns what a word of a field means; raises ProfileError for a word that means nothing."""
-    found = registry.entry(KIND, kind, f"{kind.of}.{word}")
+    found = registry.entry(KIND, kind, f"{kind.stage_field}.{word}")
     if found is None:
-        raise ProfileError(f"no function of {KIND} is stage.{kind.of} = {word!r}")
+        raise ProfileError(f"no stage function of {KIND} is stage.{kind.stage_field} = {word!r}")
     return found

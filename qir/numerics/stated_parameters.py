@@ -45,6 +45,7 @@ def map_of(
         kind.granularity,
         None if kind.plus is None else _parameter_values(kind.plus, kind.express),
         None if kind.codes is None else _parameter_values(kind.codes, None),
+        # Parameters that a run computes replace the range that the type declares.
         declared_range_of(kind) if scale is None else None,
     )
     if (kind.storage.is_float or mapping.table is not None) and mapping.zero.any():
@@ -68,6 +69,8 @@ def _dequantized_parameters(held: object, data: NDArray[np.generic]) -> NDArray[
     """Returns the float values of an array of parameters, which may have a quantized type of its
     own."""
     if isinstance(held, Array) and held.type.quant is not None:
+        # Double quantization, as of NF4 with 8-bit scales: parameters are dequantized by the
+        # default rule, whatever the profile says of data.
         return _dequantize_plain(data, map_of(held.type.quant))
     return data
 

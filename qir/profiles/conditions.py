@@ -20,7 +20,7 @@ KIND = "qir.conditions"
 class GroupCondition:
     """A question about a chain of ops between dequantize and quantize."""
 
-    said: str
+    description: str
     """What must hold, as it follows "needs that" in messages."""
     met: Callable[[Any], bool]
     """Answers it for a `qir.rewrite.fusing.Match`."""

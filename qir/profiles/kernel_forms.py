@@ -106,7 +106,7 @@ class KernelLayer:
 class Form:
     """A form that layers may have."""
 
-    said: str
+    description: str
     """What it means, for documentation and errors."""
     has: Callable[[KernelLayer], bool]
     ops: tuple[str, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -19,8 +18,8 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_param
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.range_rules import named_scales
 from qir.numerics.ranges import choose, declared_ends
+from qir.numerics.scale_rules import named_scales
 from qir.numerics.stated_parameters import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query
@@ -31,9 +30,9 @@ _MAX_SHOWN_NAMES = 6
 _NAME = re.compile(r"[\w.+-]{1,80}")
 
 
-def _folders() -> tuple[list[Path], list[str]]:
-    """Returns the folders of profile files, ours first, and what is wrong with others."""
-    folders, broken = [PROFILES], []
+def _folders(broken: list[str]) -> Iterator[Path]:
+    """Yields the folders of profile files, ours first; says what is wrong with others."""
+    yield PROFILES
     for name in registry.names("qir.profiles"):
         try:
             folder = registry.find("qir.profiles", name)
@@ -41,19 +40,14 @@ def _folders() -> tuple[list[Path], list[str]]:
             broken.append(str(error))
             continue
         if isinstance(folder, Path):
-            folders.append(folder)
+            yield folder
         else:
             broken.append(f"profiles {name!r} is not a folder")
-    return list(dict.fromkeys(folders)), broken
 
 
 def profile_names() -> tuple[str, ...]:
     """Returns the profiles that are installed, sorted."""
-    return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
-
-
-_REPLACED: dict[str, Profile] = {}
-"""Profiles that stand in for installed ones inside `override_profile`, which tests alone use."""
+    return tuple(sorted({p.stem for folder in _folders([]) for p in folder.glob("*.toml")}))
 
 
 def profile(name: str) -> Profile:
@@ -62,7 +56,7 @@ def profile(name: str) -> Profile:
 
     A graph may carry others: `profile_in` finds those too.
     """
-    return _REPLACED.get(name) or _installed(name)
+    return _installed(name)
 
 
 _READ_PROFILES: dict[str, Profile] = {}
@@ -78,8 +72,6 @@ def _installed(name: str, extending: tuple[str, ...] = ()) -> Profile:
 
 def is_installed(other: Profile) -> bool:
     """Returns whether a profile says what the installed one of its name says."""
-    if other.name in _REPLACED:
-        return _REPLACED[other.name] is other
     if other.name not in profile_names():
         return False
     installed = _installed(other.name)
@@ -119,19 +111,6 @@ def read_profile(text: str) -> Profile:
     return loaded
 
 
-@contextmanager
-def override_profile(other: Profile) -> Iterator[None]:
-    """Replaces an installed profile by name inside the block, in all threads, to test a change."""
-    previous = _REPLACED.get(other.name)
-    _REPLACED[other.name] = other
-    try:
-        yield
-    finally:
-        _REPLACED.pop(other.name)
-        if previous is not None:
-            _REPLACED[other.name] = previous
-
-
 def _invalid_name_text(name: str) -> str:
     return f"{name[:40]!r} is no name of a profile: letters, digits and . + - _"
 
@@ -140,10 +119,8 @@ def _read(name: str, extending: tuple[str, ...]) -> Profile:
     if not _NAME.fullmatch(name):
         raise ProfileError(_invalid_name_text(name))
     chain = (*extending, name)
-    # The core's own files are found without loading plugins.
-    core = PROFILES / f"{name}.toml"
-    folders, broken = ([PROFILES], []) if core.exists() else _folders()
-    for folder in folders:
+    broken: list[str] = []
+    for folder in _folders(broken):  # no plugin is loaded after the one whose file it is
         path = folder / f"{name}.toml"
         if path.parent == folder and path.exists():
             return load(path, lambda base: _installed(base, chain), extending=extending)
@@ -172,7 +149,7 @@ def parameters_for_range(
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
     """Returns scale and zero point, or arrays of them, for ranges and a scheme.
 
-    `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
+    `scales` names a scale rule, or a family of them, that takes the place of the profile's. A zero
     point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
     """
     storage = str(scheme.storage)
@@ -187,8 +164,8 @@ def parameters_for_range(
         if rule.reach == "max" and np.min(low, initial=0) < 0:
             raise ProfileError(
                 f"a range {np.min(low):.6g}..{np.max(high):.6g} goes below zero, from which "
-                f"{scales} counts up: keep it float or choose another type with --rule, or other "
-                f"--scales"
+                f"{scales} counts up: keep it float or choose another type by `rules`, or other "
+                "`scales`"
             )
     scale, zero = choose(
         np.asarray(low, np.float64) if np.asarray(low).dtype.kind != "f" else np.asarray(low),
@@ -205,7 +182,7 @@ def parameters_for_range(
         by = profile.name if scales == "profile" else scales
         raise ProfileError(
             f"a range of zeros alone, or too near to them, has no scale by {by}: keep it float "
-            f"with --rule, or take other --scales, such as torch.observer"
+            "by `rules`, or take other `scales`, such as torch.observer"
         )
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import cast
 
 from qir.errors import GraphError, ProfileError
+from qir.ir.carried_profiles import ProfileText
 from qir.ir.graph import Graph
-from qir.ir.node import GraphLike
+from qir.ir.node import CarriedProfile, GraphLike
 from qir.numerics.fields import Rule
-from qir.profiles.library import is_installed, is_profile_file, profile, profile_names, read_profile
+from qir.profiles.library import (
+    is_installed,
+    is_profile_file,
+    parse_profile,
+    profile,
+    profile_names,
+    read_profile,
+)
 from qir.profiles.processor import on_processor, require_instruction_set
 from qir.profiles.profile import Profile, Query
 
@@ -20,15 +29,22 @@ from qir.profiles.profile import Profile, Query
 class ProfileLibrary:
     """Profiles by name: some of its own, then those that are installed."""
 
-    own: Mapping[str, Profile] = field(default_factory=lambda: MappingProxyType({}))
-    moved: bool = False
-    """Whether profiles say what they say of a processor: of `isa`, or of this one."""
+    own: Mapping[str, CarriedProfile] = field(default_factory=lambda: MappingProxyType({}))
+    processor_specific: bool = False
+    """Whether rules are those that hold on one processor: `isa`, or this one if that is None."""
     isa: str | None = None
 
     def find(self, name: str) -> Profile:
-        """Returns the profile of that name; raises ProfileError if there is none."""
-        found = self.own.get(name) or profile(name)
-        return on_processor(found, self.isa) if self.moved else found
+        """Returns the profile of that name; raises ProfileError if there is none, or if the text
+        that a graph was parsed from holds one that cannot be read."""
+        carried = self.own.get(name)
+        if carried is None:
+            found = profile(name)
+        elif isinstance(carried, ProfileText):
+            found = _read_carried(carried)
+        else:
+            found = cast("Profile", carried)
+        return on_processor(found, self.isa) if self.processor_specific else found
 
     def named(self, name: str) -> NamedProfile:
         """Returns a name whose profile is found once a rule is asked of it."""
@@ -38,7 +54,7 @@ class ProfileLibrary:
         """Returns the library as it is on `isa`, else on this processor; UsageError for a name
         that is no instruction set."""
         require_instruction_set(isa)
-        return replace(self, moved=True, isa=isa)
+        return replace(self, processor_specific=True, isa=isa)
 
     def with_profile(self, added: Profile) -> ProfileLibrary:
         """Returns the library with one more profile of its own, which takes its name."""
@@ -72,11 +88,25 @@ NO_PROFILE = NamedProfile("")
 """For float ops, which ask no profile."""
 
 
+@lru_cache(maxsize=64)
+def _read_carried(carried: ProfileText) -> Profile:
+    """Reads a profile of a graph's text. One text gives one object, by which rules are cached."""
+    try:
+        found = parse_profile(carried.name, carried.text)
+    except ProfileError as error:
+        raise ProfileError(f"the graph's text holds a profile: {error}") from error
+    if found.name != carried.name:
+        raise ProfileError(
+            f"the graph's text calls a profile {carried.name}, whose name is {found.name}"
+        )
+    return found
+
+
 def library_of(graph: GraphLike | None) -> ProfileLibrary:
     """Returns the profiles that a graph and its bodies mean by their names."""
     if graph is None or not graph.own_profiles:
         return ProfileLibrary()
-    return ProfileLibrary(cast("Mapping[str, Profile]", graph.own_profiles))
+    return ProfileLibrary(graph.own_profiles)
 
 
 def profile_in(graph: GraphLike, name: str) -> Profile:

@@ -6,7 +6,7 @@ All are found by entry point, those of QIR's own backends too. An entry point na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,7 +46,7 @@ class Param:
         return any(value == v and type(value) is type(v) for v in self.values)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What it may be, as errors say it."""
         if not self.values:
             return f"a whole number, {self.least} or more"
@@ -143,11 +143,28 @@ def tabled() -> Mapping[str, PluginMethod]:
     return registry.entries(KIND, PluginMethod)
 
 
-def method_names() -> tuple[str, ...]:
+class _MethodNames(Collection[str]):
+    """All that a profile may name; to look for one loads no more plugins than are needed."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (
+            name in BUILT_IN
+            or name in tabled()
+            or (name in registry.names(KIND) and _is_single_method(name))
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        rows = tabled()
+        others = (n for n in registry.names(KIND) if n not in rows and _is_single_method(n))
+        return iter((*BUILT_IN, *rows, *others))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def method_names() -> Collection[str]:
     """Returns all that a profile may name."""
-    rows = tabled()
-    others = (n for n in registry.names(KIND) if n not in rows and _is_single_method(n))
-    return (*BUILT_IN, *rows, *others)
+    return _MethodNames()
 
 
 def params(name: str) -> Mapping[str, Param]:
@@ -170,10 +187,10 @@ def fault(method: MethodField) -> str:
             has = f"; it has {', '.join(known)}" if known else ""
             return f"method {method.name} has no parameter {name!r}{has}"
         if not known[name].takes(value):
-            return f"method {method.name}: {name} = {value!r}; it is {known[name].said}"
+            return f"method {method.name}: {name} = {value!r}; it is {known[name].description}"
     missing = [name for name, param in known.items() if param.needed and name not in method.params]
     if missing:
-        return f"method {method.name} needs {missing[0]}, which is {known[missing[0]].said}"
+        return f"method {method.name} needs {missing[0]}, which is {known[missing[0]].description}"
     return ""
 
 

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from qir.numerics.fields import (
     fixed_zero_fault,
     said,
 )
-from qir.numerics.range_rules import stated_fields
+from qir.numerics.scale_rules import stated_fields
 from qir.profiles import old_heads
 from qir.profiles.claim_sources import (
     computed_differently,
@@ -84,12 +84,12 @@ _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn
 _VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
 
 
-def load(path: Path, find: Find | None = None, *, extending: tuple[str, ...] = ()) -> Profile:
+def load(path: str | Path, find: Find | None = None, *, extending: Sequence[str] = ()) -> Profile:
     """Reads a profile file; `find` gives what it extends, by name; else its neighbours are asked.
 
-    `extending` are the names of the profiles that extend it. Raises ProfileError naming file, line
-    and what would do.
+    `extending` names the profiles that extend it. Raises ProfileError with file, line and remedy.
     """
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -178,14 +178,14 @@ class _Reader:
         return value_positions(self.text)
 
     def known(
-        self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
+        self, keys: Iterable[str], allowed: Collection[str], what: str, *, at: str = ""
     ) -> None:
         """Raises ProfileError for a name that is not allowed; `at` is the key it is in, if it
         does."""
-        names = list(allowed)
         for key in keys:
-            if key not in names:
-                why = registry.refusal(what, key) or f"no {what} {key!r}; {_hint(key, names)}"
+            if key not in allowed:
+                hint = _hint(key, list(allowed))
+                why = registry.refusal(what, key) or f"no {what} {key!r}; {hint}"
                 raise self.error(at or key, why, key)
 
     def element(self, name: str, at: str) -> None:
@@ -366,7 +366,7 @@ class _Reader:
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
         parsed_settings = {k: self.word(k, v) for k, v in settings.items()}
-        if (form := parsed_settings.get("form", "")) in forms():
+        if (form := parsed_settings.get("form")) and form in forms():
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         notes = self.words("notes", data.get("notes", []))
         # The steps follow once the profile below is known.
@@ -463,7 +463,7 @@ class _Reader:
         if value == "none":
             return None
         if isinstance(value, str):
-            self.known([value], (*method_names(), "none"), "method", at="method")
+            self.known([value], method_names(), "method", at="method")
             return self.complete(MethodField(value))
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")

@@ -23,7 +23,7 @@ DEFAULT_STEPS = ("quantize_constants", "move_pairs", "linear_layers")
 class PreparationStep:
     """One thing that a runtime does to a whole QDQ model before it groups."""
 
-    said: str
+    description: str
     """What it does, as a sentence of the manual."""
     run: Callable[[Graph, Any], int]
     """Changes a graph, and returns how many places changed. Its second argument is a

@@ -265,6 +265,7 @@ class _LookupCache:
     rules: dict[str, tuple[RuleEntry, ...]] = field(default_factory=dict)
     """Those that may speak of an op."""
     groups: tuple[GroupEntry, ...] | None = None
+    layers: tuple[Profile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,9 @@ class Profile:
     @property
     def layers(self) -> tuple[Profile, ...]:
         """The profiles from the lowest to this one."""
-        return (*(self.base.layers if self.base else ()), self)
+        if not self._found.layers:
+            self._found.layers = (*(self.base.layers if self.base else ()), self)
+        return self._found.layers
 
     @property
     def isa(self) -> str:

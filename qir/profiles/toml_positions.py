@@ -153,4 +153,6 @@ class _Scanner:
 
 def _plain(word: str) -> str:
     """Returns a part of a key without its quotes."""
+    if word[0] not in "'\"":
+        return word
     return next(iter(tomllib.loads(f"{word} = 0")))

@@ -236,7 +236,9 @@ def _signature(node: Node, tokens: dict[Node, Hashable]) -> Hashable:
     """Returns all that a node computes, with what it computes it from."""
     used = tuple(sorted(((s, v.index, str(tokens.get(v.node))) for s, v in node.operands.items())))
     stages = tuple((s.op, _attrs(s.attrs.items()), s.slots, s.flow, s.type) for s in node.stages)
-    bodies = tuple(print_graph(body, by_content=True) for body in node.bodies.values())
+    bodies = tuple(
+        print_graph(body, by_content=True, profiles=False) for body in node.bodies.values()
+    )
     kinds = tuple(v.type for v in node.results) if node.op in ("input", "constant") else ()
     return node.op, _attrs(node.attrs.items()), stages, used, bodies, kinds
 

@@ -22,6 +22,8 @@ from qir.reference.operands import (
 from qir.reference.windows import SlidingWindow, pad_window, windows_along_axis
 
 Ints = Sequence[int]
+# The coefficient of the cubic kernel. PyTorch takes -0.75, as OpenCV does; others, such as Pillow,
+# take -0.5.
 CUBIC = -0.75
 
 
@@ -45,6 +47,7 @@ def unfold(x: Array, *, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -
     """Each window a column, zeros where it sees padding; OpError for misfits."""
     require_rank("unfold", "x", x, len(kernel) + 2)
     along = _windows_of_axes("unfold", x.shape[2:], kernel, stride, pad, dilation)
+    # Padding is laid out as elements first, so that a tap is a plain strided slice everywhere.
     padded_x = pad_window(x, along, np.zeros((), x.dtype))
     counts, taps = tuple(w.count for w in along), list(np.ndindex(*kernel))
     out = np.empty((*x.shape[:2], len(taps), math.prod(counts)), x.dtype)
@@ -63,6 +66,8 @@ def fold(x: Array, *, size: Ints, kernel: Ints, stride: Ints, pad: Ints, dilatio
     counts = tuple(w.count for w in windows)
     if x.shape[1] % area or x.shape[2] != math.prod(counts):
         raise OpError(f"fold: x {list(x.shape)} is no {counts} windows of {tuple(kernel)}")
+    # Overlapping windows add up: in float64 with one rounding at the end the order of taps does not
+    # show.
     parts = to_float64(x).reshape(len(x), x.shape[1] // area, area, *counts)
     # Windows may end before the image does; the result still has all of its elements.
     spans = [max(w.span, w.before + w.size) for w in windows]
@@ -131,16 +136,20 @@ def _bring_inside(
     coordinates: Float64Array, size: int, outside: str, corners: bool
 ) -> Float64Array:
     """Places brought inside by the border, or by reflection; NaN counts as the lowest place."""
+    # Samples outside are taken out by `_clamp_tap`, by weight 0: moving them would change the
+    # weights of those that are half inside.
     if outside == "zeros":
         return coordinates
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     if outside == "reflection":
         coordinates = _reflect(coordinates, low, high)
+    # Comparisons written so that NaN fails them: torch, too, sends NaN to the first element.
     coordinates = np.where(coordinates > 0, coordinates, 0.0)
     return np.where(coordinates < size - 1, coordinates, size - 1.0)
 
 
 def _reflect(coordinates: Float64Array, low: float, high: float) -> Float64Array:
+    # An axis of one element has nothing to reflect at.
     if high <= low:
         return np.zeros_like(coordinates)
     distance = np.abs(coordinates - low)
@@ -158,6 +167,7 @@ def _interpolation_taps(
     fraction = coordinates - base
     if mode == "linear":
         return [(base, 1 - fraction), (base + 1, fraction)]
+    # Cubic: the two neighbours on each side.
     return [(base + i, _spline(np.abs(fraction - i))) for i in range(-1, 3)]
 
 
@@ -175,6 +185,7 @@ def _clamp_tap(
     if outside != "zeros":
         coordinates = _bring_inside(coordinates, size, outside, corners)
     inside = (coordinates >= 0) & (coordinates <= size - 1)
+    # An index must be valid even where its weight is 0, as NumPy gathers all of them.
     place = np.where(inside, coordinates, 0.0).astype(np.int64)
     return place, np.where(inside, weight, 0.0)
 
@@ -189,6 +200,7 @@ def affine_grid(theta: Array, size: Array, *, align_corners: bool = False) -> Ar
     if spatial < 1 or min(target) < 1 or theta.shape != (target[0], spatial, spatial + 1):
         raise OpError(f"affine_grid: theta {list(theta.shape)}, size {target}")
     axes = [_axis_coordinates(s, align_corners) for s in target[2:]]
+    # The matrix speaks of x, y, z; axes of an image are z, y, x.
     places = [*np.meshgrid(*axes, indexing="ij")][::-1]
     matrix = to_float64(theta).astype(np.float64, copy=False)
     out = np.zeros((target[0], *target[2:], spatial))
@@ -201,6 +213,8 @@ def affine_grid(theta: Array, size: Array, *, align_corners: bool = False) -> Ar
 def _axis_coordinates(size: int, corners: bool) -> Float64Array:
     steps = np.arange(size, dtype=np.float64)
     if corners:
+        # With corners aligned, one element alone would be at -1 and 1 at once: torch puts it in the
+        # middle.
         return steps * 2 / (size - 1) - 1 if size > 1 else np.zeros(1)
     return (2 * steps + 1) / size - 1
 
@@ -216,6 +230,7 @@ def _eliminate(op: str, x: Array, right_side: Float64Array) -> tuple[Float64Arra
     order = x.shape[-1]
     count = math.prod(x.shape[:-2])
     work = np.array(to_float64(x).astype(np.float64, copy=False)).reshape(count, order, order)
+    # `det` gives a right side of no columns: the same steps then cost nothing more.
     solution = np.array(np.broadcast_to(right_side, (len(work), *right_side.shape)))
     determinants, matrices = np.ones(len(work)), np.arange(len(work))
     for i in range(order):
@@ -233,6 +248,8 @@ def _eliminate(op: str, x: Array, right_side: Float64Array) -> tuple[Float64Arra
         divisor = np.where(pivot == 0, 1.0, pivot)[:, None]
         for array in (solution, work):
             array[:, i] = array[:, i] / divisor
+        # Gauss-Jordan: entries above the diagonal are cleared as well, so there is no substitution
+        # after.
         factors = work[:, :, i].copy()
         factors[:, i] = 0
         for array in (solution, work):

@@ -15,8 +15,8 @@ from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
 from qir.numerics import Map, accumulate, choose, dequantize, recode
-from qir.numerics.range_rules import RangeRequest, choose_fields, range_rule
 from qir.numerics.rounding import round_to_float_type
+from qir.numerics.scale_rules import ScaleRequest, choose_fields, scale_rule
 from qir.profiles import RuleSource, choose_query, dequantize_query
 from qir.reference.companions import resolve_companions, with_companion_parameters
 from qir.reference.products import mapping_of
@@ -82,9 +82,9 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
     assert scale_type is not None
     low, high = extremes(_float_values(run), run.wholes("keep"), run.wholes("blocks"))
     bounds = run.wholes("bounds") or storage.bounds
-    request = RangeRequest(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
+    request = ScaleRequest(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
     name = run.text("rule")
-    if name != "profile" and (function := range_rule(name).function) is not None:
+    if name != "profile" and (function := scale_rule(name).function) is not None:
         scale, zero = function(low, high, request)
     else:
         scale, zero = _by_profile(run, name, low, high, request)
@@ -96,9 +96,9 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
 
 
 def _by_profile(
-    run: _Run, name: str, low: Tensor, high: Tensor, request: RangeRequest
+    run: _Run, name: str, low: Tensor, high: Tensor, request: ScaleRequest
 ) -> tuple[Tensor, Tensor]:
-    """Returns numbers by a range rule of fields, or by the one of the node's own profile."""
+    """Returns numbers by a scale rule of fields, or by the one of the node's own profile."""
     storage, granularity = str(request.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
         rule = run.rules.resolve(choose_query(storage, granularity)).choose

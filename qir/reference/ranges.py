@@ -1,4 +1,4 @@
-"""Range rules that several runtimes have, and the range of a tensor that a model computes.
+"""Scale rules that several runtimes have, and the range of a tensor that a model computes.
 
 Each rule computes in the types its framework computes in, step by step: it is held to the bytes.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics import Choose
-from qir.numerics.range_rules import SYMMETRIC_TEXT, NamedRangeRule, RangeRequest
+from qir.numerics.scale_rules import SYMMETRIC_TEXT, ScaleRequest, ScaleRule
 
 Tensor = NDArray[np.generic]
 Pair = tuple[Tensor, Tensor]
@@ -45,7 +45,7 @@ def extremes(x: Tensor, keep: tuple[int, ...], blocks: tuple[int, ...]) -> Pair:
     return ends[0], ends[1]
 
 
-def _onnx(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
+def _onnx(low: Tensor, high: Tensor, request: ScaleRequest) -> Pair:
     """ONNX's DynamicQuantizeLinear, as onnxruntime computes it: float32 throughout.
 
     A scale of 0 gives no number for the zero, which then is the extreme quantized value.
@@ -69,7 +69,7 @@ def _onnx(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
 _MIN_SCALE = float32(6.1e-5)
 
 
-def _widened_in_f64(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
+def _widened_in_f64(low: Tensor, high: Tensor, request: ScaleRequest) -> Pair:
     """PyTorch's dynamic layers (ChooseQuantizationParams): float64 between float32 ends.
 
     A range too small for its scale is widened. `bounds` 0:127 are what reduce_range asks for.
@@ -110,7 +110,7 @@ def _widened_in_f64(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     return scale, zero
 
 
-def require_affine(rule: str, request: RangeRequest) -> None:
+def require_affine(rule: str, request: ScaleRequest) -> None:
     """Raises OpError for a symmetric type, which a rule has no scale for."""
     if request.symmetric:
         raise OpError(f"{rule} chooses an affine map, not a symmetric one")
@@ -122,22 +122,22 @@ def require_finite(rule: str, low: Tensor, high: Tensor) -> None:
         raise OpError(f"{rule}: x holds infinities, and no scale reaches them")
 
 
-SHARED: Mapping[str, NamedRangeRule] = {
-    "onnx.dynamic": NamedRangeRule(function=_onnx),
-    "torch.dynamic": NamedRangeRule(function=_widened_in_f64),
-    "onednn.i8": NamedRangeRule(
+SHARED: Mapping[str, ScaleRule] = {
+    "onnx.dynamic": ScaleRule(function=_onnx),
+    "torch.dynamic": ScaleRule(function=_widened_in_f64),
+    "onednn.i8": ScaleRule(
         Choose(levels=(("i8", 127.0),)),
-        said=SYMMETRIC_TEXT,
+        formula=SYMMETRIC_TEXT,
         storages=("i8",),
         symmetric=True,
         family="onednn",
     ),
-    "onednn.u8": NamedRangeRule(
+    "onednn.u8": ScaleRule(
         Choose(reach="max", levels=(("u8", 255.0),)),
-        said="scale = max(rmin,rmax)/255",
+        formula="scale = max(rmin,rmax)/255",
         storages=("u8",),
         symmetric=True,
         family="onednn",
     ),
 }
-"""The range rules that target files of several runtimes name, and that of ONNX's own operator."""
+"""The scale rules that target files of several runtimes name, and that of ONNX's own operator."""

@@ -42,6 +42,8 @@ Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 OpResult: TypeAlias = "NDArray[np.generic] | tuple[NDArray[np.generic], ...]"
 
 FUNCTIONS: dict[str, Callable[..., OpResult]] = {
+    # Families whose functions are all named as their ops bring a table of their own; the others are
+    # listed here, since a module of NumPy functions cannot name them so (`pow`, `min`).
     "add": elementwise.add,
     "sub": elementwise.sub,
     "mul": elementwise.mul,
@@ -117,6 +119,8 @@ def compute_all(
 
 
 def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> OpResult:
+    # A cast is the only op whose attribute decides the element type of its result, so it has no
+    # function that sees operands alone.
     if op == "cast":
         return cast(operands["x"], attrs["to"])
     function = FUNCTIONS.get(op) or _plugin_function(op)
@@ -132,12 +136,16 @@ def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) 
 def _plugin_function(op: str) -> Callable[..., OpResult]:
     """Returns the function of an op that a plugin brings; raises OpError for an op that has
     none."""
+    # An op of the core without a function is one that the interpreter runs itself (control flow,
+    # companions): a plugin must not supply it.
     if OPS.own(op) or op not in OPS:
         raise OpError(f"no reference for op {op}")
     function = plugin_op(op).reference
 
     def run(*operands: object, **named: object) -> OpResult:
         result = function(*operands, **named)
+        # Functions of plugins may give NumPy scalars, which the interpreter does not take for
+        # arrays.
         return tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
 
     return run
@@ -158,6 +166,8 @@ def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     if x.dtype == np.float64 and to.is_float:
         return round_to_dtype(x, to.carrier)
     if x.dtype.kind in "OUST" and to.kind != "string":
+        # NumPy would parse texts too, but says neither which element is wrong nor refuses what is
+        # too large.
         return wrap_to_width(_parse_texts(x, to), to)
     with np.errstate(invalid="ignore", over="ignore"):
         return wrap_to_width(x.astype(to.carrier), to)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ INDEX_SLOTS = frozenset(
 """Operands that are shapes, indices or masks: they are neither quantized nor float data."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChainMatch:
     """A chain of ops between dequantize and quantize, such as conv2d |> add |> relu."""
 
@@ -75,7 +76,7 @@ class ChainMatch:
         """The quantized type of the result; None where it is float."""
         return self.last.result.type.quant
 
-    @property
+    @cached_property
     def query(self) -> Query:
         """The query by which a profile finds the kernel's rule."""
         types = {slot: value.type for slot, value in self.operands.items()}

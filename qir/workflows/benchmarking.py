@@ -71,7 +71,7 @@ def benchmark_model(
     require_counts({"seed": seed}, least=0)
     # No runtime owns a .qir file: an engine is then given the graph.
     place = Path(file) if file is not None else Path(f"{graph.name}.qir")
-    inputs = _inputs(graph, SampleData.of(data), batch, seed, sizes or {})
+    inputs = _inputs(graph, SampleData.from_argument(data), batch, seed, sizes or {})
     ready, refused = _engines_that_take(engines, graph, place, threads)
     measured, unable = _engines_that_run(ready, graph, inputs)
     calls: dict[str, Callable[[], object]] = {

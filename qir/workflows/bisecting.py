@@ -70,7 +70,7 @@ def bisect_model(
             # A model that is bad from the start has no rewrite to blame.
             if failure and not trials:
                 reason = "fails before any pass has run, so there is nothing to search"
-                raise UsageError(f"--check {reason}: {failure}")
+                raise UsageError(f"`check` {reason}: {failure}")
             return not failure
 
         culprit = bisect(graph, steps, is_good, tell=keep)
@@ -81,9 +81,9 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"--check {command!r}: {error}") from None
+        raise UsageError(f"`check` {command!r}: {error}") from None
     if not words:
-        raise UsageError("--check names no command")
+        raise UsageError("`check` names no command")
     return words
 
 
@@ -91,7 +91,7 @@ def _suffix(target: str | None) -> str:
     if target is None:
         return SUFFIX
     if not (suffix := named_target(target).suffix):
-        raise UsageError(f"target {target} writes no files; leave --target out for .qir files")
+        raise UsageError(f"target {target} writes no files; leave `target` out for .qir files")
     return suffix
 
 
@@ -108,13 +108,13 @@ def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> st
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False
         )
     except OSError as error:
-        raise UsageError(f"--check: cannot run {words[0]}: {error.strerror or error}") from None
+        raise UsageError(f"`check`: cannot run {words[0]}: {error.strerror or error}") from None
     last_line = completed.stderr.decode(errors="replace").strip().splitlines()[-1:]
     detail = f": {last_line[0]}" if last_line else ""
     # Taken for bad, it would put the blame on a rewrite that did nothing wrong.
     if completed.returncode in UNABLE:
         raise UsageError(
-            f"--check: {words[0]} ends with {completed.returncode}, it cannot tell{detail}"
+            f"`check`: {words[0]} ends with {completed.returncode}, it cannot tell{detail}"
         )
     # One model on disk at a time, as there may be dozens of trials of a large one.
     path.unlink(missing_ok=True)

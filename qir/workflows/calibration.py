@@ -44,7 +44,7 @@ def calibrate_model(
     data that do not fit, UsageError for an existing file unless `force`.
     """
     require_counts({"threads": threads})
-    place, samples = Path(output), SampleData.of(data)
+    place, samples = Path(output), SampleData.from_argument(data)
     assert samples is not None
     part = part_of(place)
     claim_statistics(place, force=force, resume=resume is not None)
@@ -89,7 +89,7 @@ def claim_statistics(output: Path, *, force: bool, resume: bool) -> None:
     claim(output, force=force or resume)
     part = part_of(output)
     if part.exists() and not part.is_dir() and not force and not resume:
-        raise UsageError(f"{part} exists: --resume continues it, --force starts anew")
+        raise UsageError(f"{part} exists: `resume` continues it, `force=True` starts anew")
     # Claimed now, rather than at the first checkpoint some time later.
     claim(part, force=True)
 
@@ -103,5 +103,5 @@ def saved_statistics(output: Path) -> Statistics | None:
             try:
                 return Statistics.load(path)
             except InputError as error:
-                raise InputError(f"{error}; --force without --resume starts anew") from error
+                raise InputError(f"{error}; `force=True` without `resume` starts anew") from error
     return None

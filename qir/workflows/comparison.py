@@ -59,7 +59,7 @@ def compare_models(
     inputs, or have no output of one name.
     """
     chosen_metrics = [metric(name) for name in metrics]
-    difference, samples = diff(a, b), SampleData.of(data)
+    difference, samples = diff(a, b), SampleData.from_argument(data)
     if not (samples is not None if run is None else run):
         return ModelComparison(difference, None)
     expected, actual = _results((a, b), samples, isa, progress)
@@ -80,10 +80,10 @@ def _results(
     # Shapes are not compared: the same samples may fit a size that only one model leaves open.
     if input_types[0] != input_types[1]:
         a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in input_types)
-        raise UsageError(f"--data: the models take other inputs, {a} and {b}")
+        raise UsageError(f"`data`: the models take other inputs, {a} and {b}")
     names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
     if not names:
-        raise UsageError("--data: the models have no output of one name")
+        raise UsageError("`data`: the models have no output of one name")
     engines = [
         Engine(REFERENCE, partial(_dequantized_results, graph, names, isa), None)
         for graph in graphs

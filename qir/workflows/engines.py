@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir import pipeline
+from qir import execution
 from qir.analysis.kernel_groups import is_float
 from qir.errors import Refused, UsageError
 from qir.ir.dtype import box_object
@@ -81,7 +81,7 @@ def engine(
     if name == REFERENCE:
         wanted = tuple(dict.fromkeys(values)) or None
         return Engine(
-            name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None
+            name, lambda inputs: execution.run(graph, inputs, values=wanted, isa=isa), None
         )
     base, colon, variant = name.partition(":")
     backend = named(base)
@@ -102,7 +102,7 @@ def engine(
     kinds = {name: value.type.dtype for name, value in graph.outputs.items()}
     # A tensor of unknown rank is an array as any other; lists, maps and optionals are not.
     lists = {name for name, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
-    return Engine(name, lambda inputs: _boxed_results(made, inputs, lists), made)
+    return Engine(name, lambda inputs: _run_and_box(made, inputs, lists), made)
 
 
 def compared(
@@ -167,10 +167,13 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
     return own or run_passes(graph, [Group(backend.profile)], Ledger())
 
 
-def _boxed_results(
+def _run_and_box(
     executable: Executable, inputs: Tensors, lists: Collection[str]
 ) -> dict[str, Tensor]:
-    """Runs an executable; boxes results that are no tensors, and tensors that may be left out."""
+    """Runs an executable, and puts lists, maps and optionals into object arrays of no axes.
+
+    `lists` names the outputs whose type is one of these, whatever a run gives.
+    """
     # NumPy would make a list of equal tensors into one tensor with an axis more.
     arrays = np.ndarray, np.generic
     return {
@@ -197,4 +200,4 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
         first = found[0]
         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
         message = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
-        raise Refused(f"{path}: {message}{others}; leave --strict out to run it so")
+        raise Refused(f"{path}: {message}{others}; leave `strict` out to run it so")

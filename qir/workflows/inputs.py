@@ -86,14 +86,16 @@ class SampleData:
         )
 
     @classmethod
-    def of(cls, data: SampleData | str | Path | None) -> SampleData | None:
-        """Returns the data; a path alone is all samples of it."""
+    def from_argument(cls, data: SampleData | str | Path | None) -> SampleData | None:
+        """Returns the data that a caller gave, a path alone as all samples in it; None stays."""
         return cls(data) if isinstance(data, str | Path) else data
 
 
-def given_defaults(graph: Graph, data: Path) -> dict[str, Tensor]:
-    """Returns what an .npz file holds for defaults of a model, each as a whole: they have no
-    samples."""
+def default_overrides(graph: Graph, data: Path) -> dict[str, Tensor]:
+    """Returns the arrays of an .npz file that replace defaults of a model.
+
+    A default has no axis of samples, so its array is taken whole.
+    """
     names = {value.name for value in graph.defaults}
     # Only an .npz file names its arrays and is read whole: in a folder each file is a sample.
     if not names or data.suffix != ".npz" or not data.is_file():
@@ -108,7 +110,7 @@ def given_defaults(graph: Graph, data: Path) -> dict[str, Tensor]:
 def require_whole(feeds: bool, batch: int | None) -> None:
     """Raises UsageError where complete feeds should be put into batches."""
     if feeds and batch is not None:
-        raise UsageError("--feeds takes each file as one run: leave --batch out")
+        raise UsageError("`feeds` takes each file as one run: leave `batch` out")
 
 
 def batches(graph: Graph, samples: SampleData | None) -> Iterable[Tensors]:
@@ -120,10 +122,10 @@ def batches(graph: Graph, samples: SampleData | None) -> Iterable[Tensors]:
     if samples is None:
         if graph.inputs:
             first_inputs = ", ".join(f"{v.name} {v.type}" for v in graph.inputs[:FIRST])
-            raise UsageError(f"--data is missing: the model takes {first_inputs}")
+            raise UsageError(f"`data` is missing: the model takes {first_inputs}")
         return [{}]
     require_inputs(samples.path, graph)
-    default_arrays = given_defaults(graph, samples.path)
+    default_arrays = default_overrides(graph, samples.path)
     if not graph.inputs:
         return with_defaults(default_only_batch(graph, samples.path), default_arrays)
     return with_defaults(samples.source(graph), default_arrays)
@@ -154,7 +156,7 @@ def default_only_batch(graph: Graph, data: Path) -> Sequence[Tensors]:
     """Returns the one batch of a model all of whose inputs have defaults; raises DataError for
     other data."""
     if not graph.defaults:
-        raise DataError(f"{data}: {NO_INPUTS}: leave --data out")
+        raise DataError(f"{data}: {NO_INPUTS}: leave `data` out")
     if not data.exists():
         raise DataError(f"{data}: there is no such file or folder")
     if data.suffix != ".npz" or data.is_dir():
@@ -204,7 +206,7 @@ def input_batches(graph: Graph, samples: SampleData) -> Iterable[Tensors]:
     require_inputs(samples.path, graph)
     if not graph.inputs:
         every = ", or all have defaults" if graph.defaults else ""
-        raise DataError(f"{samples.path}: {NO_INPUTS}{every}: leave --data out")
+        raise DataError(f"{samples.path}: {NO_INPUTS}{every}: leave `data` out")
     return samples.source(graph)
 
 
@@ -232,8 +234,7 @@ def random_inputs(
         shape = dims.known_shape(tuple(bound))
         if shape is None:
             raise UsageError(
-                f"input {value.name} is {value.type}: give its sizes, such as --size H=224,"
-                " or --data"
+                f"input {value.name} is {value.type}: give `sizes`, such as H=224, or `data`"
             )
         kind = value.type.dtype
         if kind.is_float:

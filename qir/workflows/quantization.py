@@ -22,7 +22,7 @@ from qir.inspect.targets import usual_format
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.mixed_precision import Goal, SearchResult, search_recipe
-from qir.numerics.range_rules import known_scales
+from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.quantize_dynamic import NOT_A_MATRIX_PRODUCT, NOT_A_PRODUCT
 from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.qir_files import SUFFIX
@@ -35,8 +35,8 @@ from qir.workflows.inputs import SampleData, require_inputs, sizes_in
 from qir.workflows.progress import Progress, silent
 
 GOAL_NEEDS_SAMPLES = (
-    "--drop and --sqnr are measured on samples: give --data, without --dynamic, --weights and"
-    " --feeds"
+    "`drop` and `sqnr` are measured on samples: give `data`, without `dynamic`, `weights` and"
+    " `feeds`"
 )
 
 
@@ -117,7 +117,11 @@ def quantize_model(
     journal = journal if journal is not None else Journal()
     require_counts({"threads": threads})
     require_counts(sizes or {})
-    recipe, data, check = recipe or Recipe(), SampleData.of(data), SampleData.of(check)
+    recipe, data, check = (
+        recipe or Recipe(),
+        SampleData.from_argument(data),
+        SampleData.from_argument(check),
+    )
     require_one_source(
         recipe,
         data=data is not None,
@@ -132,12 +136,12 @@ def quantize_model(
     if recipe.profile:
         require_profile_output(Path(output), without_samples)
     has_feeds = any(each is not None and each.feeds for each in (data, check))
-    excluded = {"--feeds": has_feeds, "--dynamic": dynamic, "--weights": weights}
-    excluded["--as"] = recipe.profile
+    excluded = {"feeds": has_feeds, "dynamic": dynamic, "weights": weights}
+    excluded["profile"] = recipe.profile
     labels = check.labels if check is not None else None
     require_fitting_check(check is not None, labels, metrics, excluded)
     if isinstance(statistics, str | Path):
-        statistics = _finished(Path(statistics))
+        statistics = _load_finished(Path(statistics))
     # What can be refused is refused here, before calibration takes its time.
     if goal is not None and data is not None:
         data.require_labels(graph)
@@ -260,7 +264,9 @@ class _Work:
         """Returns the statistics given, those of the data, or the ranges of a quantized model."""
         if statistics is None and self.data is None:
             if not quantized_values(self.graph):
-                raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+                raise UsageError(
+                    "give either `data` with samples, or `statistics` of `qir calibrate`"
+                )
             # A quantized model states its ranges in its types, so no data are needed to quantize it
             # anew.
             again = reopen(self.graph, self.recipe, self.ledger)
@@ -394,11 +400,13 @@ def require_one_source(
     """Raises UsageError unless ranges come from one place: samples, statistics, or neither."""
     without_samples = dynamic or weights is not None
     if without_samples and (data or statistics or (dynamic and weights)):
-        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
+        raise UsageError(
+            "`dynamic` and `weights` need no samples: leave out `data` and `statistics`"
+        )
     # A goal and some corrections are measured on samples, whatever statistics there are.
     uses_both = goal or needs_samples(recipe)
     if not without_samples and data and statistics and not uses_both:
-        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+        raise UsageError("give either `data` with samples, or `statistics` of `qir calibrate`")
     require_recipe(recipe, data=data, dynamic=dynamic, weights=weights)
 
 
@@ -411,23 +419,23 @@ def require_fitting_check(
     """Raises UsageError for metrics without a check or labels, or for what excludes a check."""
     if not wanted:
         if metrics:
-            raise UsageError("--check-data and --metric go with --check")
+            raise UsageError("`check_data` and `metrics` go with `check`")
         return
     if metrics and not labels:
-        raise UsageError("--metric measures by labels: give --labels FILE, or use qir eval")
+        raise UsageError("`metrics` measures by labels: give `labels`, or use qir.evaluate")
     for name in metrics:
         metric(name)
     for name, option_value in others.items():
         if option_value:
-            raise UsageError(f"--check compares what samples quantized: leave {name} out")
+            raise UsageError(f"`check` compares what samples quantized: leave `{name}` out")
 
 
 def require_profile_output(output: Path, without_samples: bool) -> None:
     """Raises UsageError for what does not go with a profile in the target's place."""
     if without_samples:
-        raise UsageError("--as needs samples: --dynamic and --weights are for a target")
+        raise UsageError("`profile` needs samples: `dynamic` and `weights` are for a target")
     if output.suffix.lower() != SUFFIX:
-        raise UsageError(f"{output}: with --as the model is for no target; name a .qir file")
+        raise UsageError(f"{output}: with `profile` the model is for no target; name a .qir file")
 
 
 def require_recipe(
@@ -439,14 +447,14 @@ def require_recipe(
     on_samples = _corrections_on_samples(recipe)
     if dynamic or weights is not None:
         if recipe.scales != "profile":
-            raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
+            raise UsageError("`scales` needs samples: `dynamic` and `weights` follow the profile")
         if recipe.float_type:
-            raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
+            raise UsageError("`float16` needs samples, and excludes `dynamic` and `weights`")
         if recipe.corrections != "default":
-            raise UsageError("--corrections needs samples, which show the error of rounding")
+            raise UsageError("`corrections` needs samples, which show the error of rounding")
     elif on_samples and not data:
         raise UsageError(
-            f"--corrections {on_samples[0]} needs samples besides --stats: give --data"
+            f"`corrections` {on_samples[0]} needs samples besides `statistics`: give `data`"
         )
 
 
@@ -459,11 +467,11 @@ def _corrections_on_samples(recipe: Recipe) -> list[str]:
     return [name for name in known_corrections(recipe.corrections) if name in ON_SAMPLES]
 
 
-def _finished(file: Path) -> Statistics:
-    """Reads statistics; raises UsageError for those of an interrupted run."""
+def _load_finished(file: Path) -> Statistics:
+    """Loads statistics that are complete; raises UsageError for those of an interrupted run."""
     statistics = Statistics.load(file)
     if statistics.unfinished:
-        raise UsageError(f"{file} is unfinished; qir calibrate --resume continues it")
+        raise UsageError(f"{file} is unfinished; `qir calibrate --resume` continues it")
     return statistics
 
 

@@ -99,7 +99,10 @@ def run_model(
     Raises UsageError for options that do not go together, DataError for data that do not fit.
     """
     require_counts({"threads": threads})
-    samples, results_file = SampleData.of(data), Path(output) if output is not None else None
+    samples, results_file = (
+        SampleData.from_argument(data),
+        Path(output) if output is not None else None,
+    )
     _require_options([engine], results_file, values, isa, force=force)
     runs = [named_engine(engine, graph, _file_of(graph, file), threads, values=values, isa=isa)]
     (parts,) = run_each(runs, batches(graph, samples), progress)
@@ -144,7 +147,7 @@ def compare_engines(
     chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
     _require_options([first, second], None, (), isa, force=False)
     runs, computed = compared([first, second], graph, _file_of(graph, file), threads, isa=isa)
-    samples = SampleData.of(data)
+    samples = SampleData.from_argument(data)
     feeds = samples is not None and samples.feeds
     parts = run_each(runs, batches(graph, samples), progress)
     missing_kernels = fallbacks(runs)
@@ -181,10 +184,10 @@ def _require_options(
         if output.suffix != ".npz":
             raise UsageError(f"{output}: results are written as .npz")
     if values and not all(map(is_reference, engines)):
-        raise UsageError("--values needs the reference: other engines keep no values in between")
+        raise UsageError("`values` needs the reference: other engines keep no values in between")
     # Kernels and runtimes execute on this machine, so no option can change their processor.
     if isa is not None and not any(map(is_reference, engines)):
-        raise UsageError("--isa is for the reference: other engines run on this processor")
+        raise UsageError("`isa` is for the reference: other engines run on this processor")
 
 
 def require_tolerance(tolerance: float) -> None:
@@ -198,7 +201,7 @@ def _two(names: Sequence[str]) -> tuple[str, str]:
     both = (REFERENCE, *names) if len(names) == 1 else tuple(names)
     if len(both) != 2 or not all(both):
         text = ",".join(names)
-        raise UsageError(f"--compare {text!r}: name two engines, such as cpu,onnxruntime")
+        raise UsageError(f"`engines` {text!r}: name two engines, such as cpu,onnxruntime")
     return both[0], both[1]
 
 
@@ -255,7 +258,7 @@ def _joined(name: str, arrays: Sequence[Tensor], feeds: bool) -> Tensor:
     if len(shapes) > 1:
         first, other = sorted(shapes)[:2]
         raise DataError(
-            f"{name}: batches give shapes {list(first)} and {list(other)}; use --batch, or --limit"
+            f"{name}: batches give shapes {list(first)} and {list(other)}; use `batch`, or `limit`"
         )
     return np.concatenate(arrays)
 

@@ -99,7 +99,7 @@ def step_times(engines: Sequence[Engine], inputs: Tensors, runs: int) -> StepTab
         if isinstance(engine.executable, Profiled):
             steps = engine.executable.profile(inputs, runs=runs)
             return StepTable(steps, engine.executable.peaks())
-    raise UsageError("--profile: only cpu reports the time of each step; measure --with cpu")
+    raise UsageError("`steps`: only cpu reports the time of each step; measure that engine")
 
 
 def rate(amount: int, step: StepTiming) -> float | None:

@@ -408,7 +408,7 @@ def test_what_nobody_foresaw_gets_one_line_too(
     def fail(*arguments: object, **options: object) -> None:
         raise failure
 
-    monkeypatch.setattr("qir.pipeline.load", fail)
+    monkeypatch.setattr("qir.loading.load", fail)
     outcome = call(folder, "show", "model.onnx")
     assert (outcome.status, outcome.out, outcome.err) == (status, "", said)
 

@@ -90,7 +90,7 @@ def test_unfinished_statistics_quantize_nothing(
     whole.save("new.stats.part", unfinished=True)
     outcome = qir("quantize", "model.onnx", "--stats", "new.stats.part", "-o", "new.onnx")
     assert_one_line(outcome, 2)
-    assert "new.stats.part is unfinished; qir calibrate --resume" in outcome.err
+    assert "new.stats.part is unfinished; `qir calibrate --resume`" in outcome.err
     assert not Path("new.onnx").exists()
     outcome = qir(*CALIBRATE, "-o", "new.stats", "--resume")
     assert outcome.status == 0, outcome

@@ -14,8 +14,8 @@ from qir import pipeline
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType
-from qir.numerics import NAMED_RULES
-from qir.numerics.range_rules import families, printed_rules
+from qir.numerics import SCALE_FORMULAS
+from qir.numerics.scale_rules import families, printed_rules
 from tests.cli.command import assert_one_line, process, qir
 
 F = np.float32
@@ -89,7 +89,7 @@ def test_data_and_weights_have_the_numbers_of_the_formula(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--scales", "nobody"), "qir: no rule of scales 'nobody'; known: profile, onednn, "),
+        (("--scales", "nobody"), "qir: no scale rule 'nobody'; known: profile, onednn, "),
         (("--scales", "onednn"), "qir: x: a range -0.71.."),
         (("--scales", "onednn.i8"), "qir: x: u8 affine types have no scale by onednn.i8 ("),
     ],
@@ -123,6 +123,6 @@ def test_zeros_alone_have_no_scale_by_a_formula_that_gives_none(
 
 def test_doctor_lists_every_rule_with_its_formula() -> None:
     listed = {r["name"]: r["formula"] for r in json.loads(qir("doctor", "--json").out)["scales"]}
-    assert listed.keys() == NAMED_RULES.keys() == printed_rules().keys()
-    assert all(name in NAMED_RULES for names in families().values() for name in names)
+    assert listed.keys() == SCALE_FORMULAS.keys() == printed_rules().keys()
+    assert all(name in SCALE_FORMULAS for names in families().values() for name in names)
     assert "scale = 2*max(|rmin|,|rmax|)/(127+128-1)" in qir("doctor", "--all").out

@@ -23,7 +23,7 @@ WORK = {
 }
 """The parts of QIR that a verb uses by the functions of others."""
 EXCEPTIONS = {
-    "doctor": {"numerics.range_rules.printed_rules"},
+    "doctor": {"numerics.scale_rules.printed_rules"},
     "accuracy_goals": {"mixed_precision.Goal"},
     "new": {"calibration.preprocess.STYLES"},
     "opt": {"graph_dump.Dump"},

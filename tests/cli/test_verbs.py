@@ -373,17 +373,17 @@ def test_doctor_takes_a_missing_framework_for_no_fault(tmp_path: Path) -> None:
 def test_a_refused_conversion_ends_with_3_and_writes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qir import pipeline
+    from qir import loading
     from qir.ledger import Change, Ledger
 
-    load = pipeline.load
+    load = loading.load
 
     def lossy(path: Path, *, ledger: Ledger | None = None, **extra: object) -> object:
         if ledger is not None:
             ledger.add(Change.APPROXIMATED, "a frontend", "conv1", "its scale is rounded")
         return load(path, ledger=ledger)
 
-    monkeypatch.setattr(pipeline, "load", lossy)
+    monkeypatch.setattr(loading, "load", lossy)
     words = ("convert", folder / "model.onnx", "-o")
     for name in ("new.onnx", "new.qir"):
         outcome = expect(qir(*words, folder / name), 3)

@@ -1,4 +1,4 @@
-"""Range rules with bounds of all kinds, against onnxruntime's and torch's own functions."""
+"""Scale rules with bounds of all kinds, against onnxruntime's and torch's own functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxruntime.quantization.quant_utils import compute_scale_zp
 from torch.ao.quantization.observer import HistogramObserver, PerChannelMinMaxObserver
 
 from qir.ir.dtype import dtype
-from qir.numerics import NAMED_RULES, choose
+from qir.numerics import SCALE_FORMULAS, choose
 from qir.numerics.fields import Choose
 from qir.profiles import Query, profile
 
@@ -45,8 +45,8 @@ def drawn(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float3
 
 
 def rule_of(name: str, storage: str) -> Choose:
-    if name in NAMED_RULES:
-        return NAMED_RULES[name]
+    if name in SCALE_FORMULAS:
+        return SCALE_FORMULAS[name]
     return profile(name).resolve(Query("quantize", {"result": storage})).choose
 
 
@@ -185,7 +185,12 @@ def test_the_formula_of_fbgemm_with_other_bounds_is_torchs(case: Case) -> None:
     there = (scale == 0) | (scale > 1e-44)
     assert there.mean() > 0.95
     mine, zeros = choose(
-        low, high, dtype(case[0]), NAMED_RULES["fbgemm.symmetric"], bounds=case[1], symmetric=True
+        low,
+        high,
+        dtype(case[0]),
+        SCALE_FORMULAS["fbgemm.symmetric"],
+        bounds=case[1],
+        symmetric=True,
     )
     assert np.array_equal(mine[there], scale[there].astype(F)), SEED
     assert np.array_equal(zeros, zero)

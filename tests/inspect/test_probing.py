@@ -20,16 +20,16 @@ from qir.inspect import probing
 from qir.inspect.measurements import assumed, draft, keep, runtimes
 from qir.inspect.probe_cases import OPS, Forms, cases
 from qir.inspect.probing import Measured, Probe, chosen, head_of, measure, probes
-from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.verify import verify
 from qir.numerics import MethodField
 from qir.profiles import Profile, Query, parse, profile, profile_names
-from qir.profiles.library import override_profile
 from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
+from qir.profiles.versions import covers
 from qir.reference.interpreter import run
 from qir.target import target
 from tests.installed import OPTIMIZED
+from tests.overriding import override_profile
 
 MXNET = Path(__file__).parents[2] / "build" / "oracles" / "mxnet" / "bin" / "python"
 """Where `make oracle-mxnet` puts a Python with MXNet."""

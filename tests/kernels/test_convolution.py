@@ -1,6 +1,7 @@
 """Convolutions and products of integers, against sums in 64 bits."""
 
 from dataclasses import dataclass
+from itertools import product as product_of
 
 import numpy as np
 import pytest
@@ -103,12 +104,19 @@ def product(rng: np.random.Generator, m: int, n: int, k: int) -> Case:
     )
 
 
-def picture(rng: np.random.Generator, depthwise: bool) -> Case:
-    """A random small convolution."""
+GROUP_WIDTHS = (1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40)
+
+
+def picture(rng: np.random.Generator, depthwise: bool = False, narrow: bool = False) -> Case:
+    """A random small convolution; `narrow` has as many output as input channels in each group."""
     pick = rng.integers
     if depthwise:
         groups = int(pick(1, 140))
         taken, out = 1, groups
+    elif narrow:
+        taken = int(rng.choice(GROUP_WIDTHS))
+        groups = int(pick(2, 3 + 160 // taken))
+        out = taken * groups
     else:
         groups = int(rng.choice([1, 1, 1, 2, 3]))
         taken, out = int(pick(1, 40)), groups * int(pick(1, 90))
@@ -151,7 +159,7 @@ def test_every_size_up_to_seventy_is_exact(isa: str) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_convolutions_are_exact(seed: int) -> None:
-    picture(np.random.default_rng(seed), depthwise=False).check(seed, threads=(1, 2, 3))
+    picture(np.random.default_rng(seed)).check(seed, threads=(1, 2, 3))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -159,11 +167,73 @@ def test_random_depthwise_convolutions_are_exact(seed: int) -> None:
     picture(np.random.default_rng(seed), depthwise=True).check(seed, threads=(1, 2, 3))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_random_convolutions_of_narrow_groups_are_exact(seed: int) -> None:
+    picture(np.random.default_rng(seed), narrow=True).check(seed, threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_number_of_narrow_groups_is_exact(isa: str) -> None:
+    rng = np.random.default_rng(72)
+    for taken in GROUP_WIDTHS:
+        for groups in range(2, 4 + 70 // taken):
+            shape = (1, 5, int(rng.integers(1, 14)), groups * taken)
+            weight = rng.integers(-128, 128, (shape[3], taken, 3, 3)).astype(np.int8)
+            for result in ("i8", "f32"):
+                Case(
+                    random_integers(rng, "i8", shape),
+                    weight,
+                    None,
+                    some_scale(rng, weight),
+                    pad=(1, 1, 1, 1),
+                    groups=groups,
+                    x_zero=-9,
+                    y_type=result,
+                ).check((72, taken, groups, shape), [isa])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "pad", "stride"),
+    [
+        ((1, 1, 1300, 16), (1, 3), (0, 1, 0, 1), (1, 1)),  # lines in parts
+        ((1, 1, 1300, 16), (1, 5), (0, 600, 0, 9), (1, 2)),  # of which one is all padding
+        ((1, 64, 48, 64), (3, 3), (1, 1, 1, 1), (1, 1)),  # several tasks of rows
+        ((1, 9, 9, 352), (3, 3), (1, 1, 1, 1), (1, 1)),  # and of channels
+        ((3, 2, 2, 32), (3, 3), (4, 4, 4, 4), (2, 2)),  # windows in the padding alone
+    ],
+)
+def test_large_convolutions_of_narrow_groups_do_not_depend_on_threads(
+    shape: tuple[int, ...],
+    kernel: tuple[int, int],
+    pad: tuple[int, ...],
+    stride: tuple[int, int],
+) -> None:
+    rng = np.random.default_rng(73)
+    for taken in (4, 16):
+        weight = rng.integers(-128, 128, (shape[3], taken, *kernel)).astype(np.int8)
+        Case(
+            random_integers(rng, "u8", shape),
+            weight,
+            None,
+            some_scale(rng, weight),
+            stride,
+            pad,
+            groups=shape[3] // taken,
+            x_zero=77,
+            y_zero=128,
+        ).check((73, taken), threads=(1, 2, 3, 7))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) -> None:
     rng = np.random.default_rng(71)
     for c in range(1, 71):
-        for stride, kernel in (((1, 1), (3, 3)), ((2, 2), (3, 3)), ((1, 2), (5, 2))):
+        for stride, kernel in (
+            ((1, 1), (3, 3)),
+            ((2, 2), (3, 3)),
+            ((1, 2), (5, 2)),
+            ((1, 1), (5, 5)),
+        ):
             x = random_integers(rng, "u8", (1, 7, 9, c))
             weight = rng.integers(-128, 128, (c, 1, *kernel)).astype(np.int8)
             Case(
@@ -179,8 +249,34 @@ def test_every_number_of_channels_up_to_seventy_is_exact_in_depthwise(isa: str) 
             ).check((71, c, stride), [isa])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5])
+def test_depthwise_windows_may_lie_on_padding_beside_a_line(
+    isa: str, stride: int, size: int
+) -> None:
+    rng = np.random.default_rng(74)
+    for c in (24, 32, 100):
+        weight = rng.integers(-128, 128, (c, 1, size, size)).astype(np.int8)
+        for left, right in product_of(range(size // 2 + 2), repeat=2):
+            kind = str(rng.choice(["u8", "i8"]))
+            for w in {max(1, size - left - right), *rng.integers(size, 4 * size, 2).tolist()}:
+                Case(
+                    random_integers(rng, kind, (1, 4, w, c)),
+                    weight,
+                    None,
+                    some_scale(rng, weight),
+                    (1, stride),
+                    (size // 2, left, size // 2, right),
+                    groups=c,
+                    x_zero=int(random_integers(rng, kind, ())),
+                    y_type=str(rng.choice(["u8", "i8", "f32"])),
+                    low=3 if rng.random() < 0.3 else None,
+                ).check((74, c, left, right, w), [isa])
+
+
 @pytest.mark.parametrize("kind", ["u8", "i8"])
-@pytest.mark.parametrize("groups", [1, 72])
+@pytest.mark.parametrize("groups", [1, 9, 18, 36, 72])
 def test_extreme_integers_and_weights_do_not_saturate_on_the_way(kind: str, groups: int) -> None:
     rng = np.random.default_rng(5)
     for x_ends, w_low, w_high in ((True, -128, 127), (True, -128, -128), (True, 127, 127)):
@@ -213,7 +309,7 @@ def test_sums_wrap_modulo_two_to_the_32(k: int) -> None:
 def test_a_bias_at_the_end_of_its_range_wraps() -> None:
     rng = np.random.default_rng(8)
     bias = np.where(rng.random(24) < 0.5, 2**31 - 1, -(2**31)).astype(np.int32)
-    for groups in (1, 24):
+    for groups in (1, 6, 24):
         weight = rng.integers(-128, 128, (24, 24 // groups, 3, 3)).astype(np.int8)
         Case(
             random_integers(rng, "u8", (1, 6, 6, 24)),
@@ -226,7 +322,7 @@ def test_a_bias_at_the_end_of_its_range_wraps() -> None:
         ).check(8)
 
 
-@pytest.mark.parametrize("groups", [1, 80])
+@pytest.mark.parametrize("groups", [1, 20, 80])
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
     rng = np.random.default_rng(2)
@@ -252,25 +348,28 @@ def test_halves_round_to_even_and_ends_saturate(kind: str, groups: int) -> None:
         case.check(2)
 
 
-@pytest.mark.parametrize("groups", [1, 68])
-@pytest.mark.parametrize("value", [1e30, -1e30, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0])
+@pytest.mark.parametrize("groups", [1, 17, 68])
+@pytest.mark.parametrize(
+    "value", [1e30, -1e30, 1e6, 3.4e38, np.inf, -np.inf, np.nan, 1e-40, 0.0, -0.0]
+)
 def test_multipliers_beyond_all_measure_give_the_end_integers(value: float, groups: int) -> None:
     rng = np.random.default_rng(3)
-    weight = rng.integers(-2, 3, (68, 68 // groups, 1, 1)).astype(np.int8)
-    for kind in ("u8", "i8"):
-        for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
-            Case(
-                random_integers(rng, "u8", (1, 4, 4, 68)),
-                weight,
-                None,
-                np.asarray([value], F32),
-                groups=groups,
-                x_zero=128,
-                y_type=kind,
-                y_zero=33,
-                low=low,
-                high=high,
-            ).check(3)
+    for size in (1, 3, 5):
+        weight = rng.integers(-2, 3, (68, 68 // groups, size, size)).astype(np.int8)
+        for kind in ("u8", "i8"):
+            for low, high in ((None, None), (-100, 100) if kind == "i8" else (9, 77)):
+                Case(
+                    random_integers(rng, "u8", (1, 6, 6, 68)),
+                    weight,
+                    None,
+                    np.asarray([value], F32),
+                    groups=groups,
+                    x_zero=128,
+                    y_type=kind,
+                    y_zero=33,
+                    low=low,
+                    high=high,
+                ).check(3)
 
 
 @pytest.mark.parametrize("n", [1, 16, 40, 64, 100, 128])
@@ -294,6 +393,59 @@ def test_large_products_do_not_depend_on_threads(isa: str) -> None:
     rng = np.random.default_rng(11)
     for m, n, k in ((784, 130, 64), (49, 600, 96), (1, 1000, 128), (1100, 24, 16)):
         product(rng, m, n, k).check((11, m), [isa], threads=(1, 2, 3, 7))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("k", [8, 12, 16, 24, 32, 36])
+def test_panels_of_few_weights_are_exact(isa: str, k: int) -> None:
+    rng = np.random.default_rng(k)
+    for n in (16, 17, 24, 32, 47, 48, 64, 80, 96, 112):
+        for m in (1, 3, 4, 5, 13, 385):
+            product(rng, m, n, k).check((k, n, m), [isa])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_first_layers_of_three_channels_are_exact(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    for out in (8, 16, 32, 40, 64):
+        for h, w, stride in ((9, 11, 2), (8, 7, 1), (23, 30, 2)):
+            weight = rng.integers(-128, 128, (out, 3, 3, 3)).astype(np.int8)
+            for kind in ("u8", "i8"):
+                Case(
+                    random_integers(rng, kind, (2, h, w, 3)),
+                    weight,
+                    rng.integers(-9999, 9999, out).astype(np.int32),
+                    some_scale(rng, weight),
+                    (stride, stride),
+                    (1, 1, 1, 1),
+                    x_zero=5,
+                    y_type=kind,
+                    y_zero=3,
+                    low=-100 if kind == "i8" else 9,
+                    high=77,
+                ).check((out, h, w), [isa], threads=(1, 2))
+
+
+@pytest.mark.parametrize("value", [np.nextafter(F32(1), F32(0)), F32(1), F32(1.5)])
+@pytest.mark.parametrize("n", [16, 32, 48, 64, 100])
+def test_multipliers_about_one_bound_the_widest_sums(value: np.float32, n: int) -> None:
+    rng = np.random.default_rng(n)
+    bias = rng.choice([2**31 - 1, -(2**31), 2**30, -70_000, 40_000, 90, -3], n).astype(np.int32)
+    weight = rng.integers(-1, 2, (n, 16, 1, 1)).astype(np.int8)
+    for sign in (1, -1):
+        multiplier = np.full(n, F32(sign) * F32(0.25), F32)
+        multiplier[n // 3 :] = F32(sign) * value
+        for low, high in ((None, None), (-60, 77)):
+            Case(
+                random_integers(rng, "u8", (9, 1, 1, 16)),
+                weight,
+                bias,
+                multiplier,
+                y_type="i8",
+                y_zero=-7,
+                low=low,
+                high=high,
+            ).check((n, value, sign))
 
 
 def test_linear_is_a_convolution_of_single_pixels() -> None:

@@ -89,11 +89,20 @@ def saturated_pairs(
     return exact
 
 
-def check_conv(rng: np.random.Generator, seed: object, *, depthwise: bool, pairs: bool) -> None:
-    """Compares a random convolution with an epilogue on every instruction set."""
+def check_conv(
+    rng: np.random.Generator, seed: object, *, taken: int | None = None, pairs: bool = False
+) -> None:
+    """Compares a random convolution with an epilogue on every instruction set.
+
+    Each of its groups has `taken` input and output channels, if that is not None.
+    """
     pick = rng.integers
-    groups = int(pick(1, 140)) if depthwise else int(rng.choice([1, 1, 2]))
-    taken, out = (1, groups) if depthwise else (int(pick(1, 70)), groups * int(pick(1, 90)))
+    if taken is None:
+        groups, taken = int(rng.choice([1, 1, 2])), int(pick(1, 70))
+        out = groups * int(pick(1, 90))
+    else:
+        groups = int(pick(1, 3 + 140 // taken))
+        out = groups * taken
     kernel = tuple(int(v) for v in pick(1, 5, 2)) if rng.random() < 0.6 else (3, 3)
     pad = tuple(int(v) for v in pick(0, 3, 4))
     stride = tuple(int(v) for v in pick(1, 3, 2))
@@ -161,9 +170,10 @@ def conv_of(
 def test_epilogues_of_convolutions_are_exact(round_: int) -> None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     rng = np.random.default_rng(seed)
-    check_conv(rng, seed, depthwise=False, pairs=False)
-    check_conv(rng, seed, depthwise=True, pairs=False)
-    check_conv(rng, seed, depthwise=True, pairs=True)
+    check_conv(rng, seed)
+    check_conv(rng, seed, taken=int(rng.choice([2, 4, 8, 12, 16, 24, 32])))
+    check_conv(rng, seed, taken=1)
+    check_conv(rng, seed, taken=1, pairs=True)
 
 
 def test_pairs_saturate_where_products_are_largest() -> None:

@@ -35,6 +35,10 @@ FINDERS = {
         "test_elementwise.py::test_dequantize_subtracts_in_integers",
         "test_onnxruntime.py::test_sums_and_products_are_those_of_qlinear",
     ),
+    "QIR_FAULT_TAIL_GROUPED": (
+        "test_convolution.py::test_every_number_of_narrow_groups_is_exact",
+        "test_convolution.py::test_random_convolutions_of_narrow_groups_are_exact",
+    ),
     "QIR_FAULT_TAIL_MATMUL": ("test_matmul.py::test_every_size_up_to_seventy_is_exact",),
     "QIR_FAULT_TAIL_POOLING": (
         "test_pooling.py::test_max_pool_takes_the_largest_code_of_what_there_is",

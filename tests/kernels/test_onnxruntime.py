@@ -78,12 +78,17 @@ def scales(rng: np.random.Generator, count: int) -> list[np.float32]:
     return [F32(rng.uniform(0.004, 0.3)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(36))
 def test_convolutions_are_those_of_qlinearconv(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    depthwise = seed % 2 == 1
-    groups = int(rng.integers(2, 80)) if depthwise else int(rng.choice([1, 2, 4]))
-    c, out = (groups, groups) if depthwise else (groups * 5, groups * int(rng.integers(1, 40)))
+    if seed >= 24:  # narrow groups, of as many output as input channels
+        groups = int(rng.integers(2, 12))
+        c = out = groups * int(rng.choice([2, 4, 8, 16, 24]))
+    elif seed % 2:  # depthwise
+        c = out = groups = int(rng.integers(2, 80))
+    else:
+        groups = int(rng.choice([1, 2, 4]))
+        c, out = groups * 5, groups * int(rng.integers(1, 40))
     kind = str(rng.choice(["u8", "i8"]))
     x = random_integers(rng, kind, (2, c, 11, 10))
     weight = rng.integers(-127, 128, (out, c // groups, 3, 3)).astype(np.int8)

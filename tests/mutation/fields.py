@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from qir.errors import QirError
 from qir.numerics.fields import MethodField, field_types, words
 from qir.profiles import Profile
-from qir.profiles.library import override_profile
 from qir.profiles.methods import params
 from qir.profiles.profile import Field, Fields, RuleEntry, When
+from tests.overriding import override_profile
 
 _WORDS: dict[str, tuple[Field, ...]] = {
     "zero": ("none", "qmin-round(min/s)", "round(qmin-min/s)", "best_end", "real"),

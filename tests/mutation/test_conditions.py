@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from qir.profiles import profile
-from qir.profiles.library import override_profile
 from tests.backends.mxnet.networks import NETWORKS
 from tests.differential import test_recorded_profiles as pairs
 from tests.differential.ipex import test_ipex_groups as ipex_groups
@@ -31,6 +30,7 @@ from tests.mutation.test_native_conditions import NAMES as NATIVE
 from tests.mutation.test_onnxruntime_conditions import NAMES as ONNXRUNTIME
 from tests.mutation.test_tensorflow_conditions import NAMES as TENSORFLOW
 from tests.mutation.test_tflite_conditions import NAMES as TFLITE
+from tests.overriding import override_profile
 
 pytestmark = pytest.mark.slow
 Agrees = Callable[[Mutant], None]

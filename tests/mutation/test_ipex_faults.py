@@ -8,13 +8,13 @@ import pytest
 
 from qir.errors import QirError
 from qir.profiles import profile
-from qir.profiles.library import override_profile
 from tests.differential.ipex import test_ipex_kernels as kernels
 from tests.differential.ipex import test_ipex_programs as programs
 from tests.differential.ipex import test_ipex_vectors as recorded
 from tests.differential.ipex.programs import PROCESSORS
 from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
+from tests.overriding import override_profile
 
 Check = Callable[[], None]
 pytestmark = pytest.mark.long

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from qir.profiles import Profile, profile
-from qir.profiles.library import override_profile
 from tests.differential.torch import test_torch_groups as groups
 from tests.differential.torch import test_torch_layers as layers
 from tests.differential.torch import test_torch_memory as memory
 from tests.differential.torch.profile_in_use import named
 from tests.differential.torch.test_torch_groups import pytestmark as here
+from tests.overriding import override_profile
 
 from .test_grouping_faults import heedless, still, unprepared
 

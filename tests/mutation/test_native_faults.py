@@ -23,7 +23,6 @@ from qir.ir.dtype import dtype
 from qir.ir.types import uniform
 from qir.numerics import choose
 from qir.profiles import Profile, Query, profile
-from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.differential.fusion import examine
 from tests.differential.onnxruntime import contrib
@@ -38,6 +37,7 @@ from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
 from tests.numerics.test_ranges import KINDS, F, ranges
+from tests.overriding import override_profile
 
 PLAIN = UNOPTIMIZED
 pytestmark = pytest.mark.slow

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from qir.profiles.library import override_profile
 from tests.differential.onnxruntime.test_ort_versions import chosen_wrong, wrong
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
+from tests.overriding import override_profile
 
 VERSIONS = {"ort-1.28": "1.28.0", "ort-1.30": "1.30.0", "ort-1.32": "1.32.0"}
 NAMES = [f"{name}{suffix}" for name in VERSIONS for suffix in ("", ".noopt")]

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from qir.numerics.accumulate import conv2d
 from qir.profiles import profile
-from qir.profiles.library import override_profile
 from tests.differential.one_op import computed
 from tests.oracles.tflite_cases import SUITES, CaseOperand, OpCase
+from tests.overriding import override_profile
 
 NAME = "tflite-2.21.single"
 SUITE = {"conv2d": "conv_ties", "mul": "mul"}

@@ -8,7 +8,6 @@ import pytest
 
 from qir.errors import QirError
 from qir.profiles import profile
-from qir.profiles.library import override_profile
 from tests.differential.tensorflow import test_tensorflow_codes as made
 from tests.differential.tensorflow import test_tensorflow_min_first as from_low
 from tests.differential.tensorflow import test_tensorflow_moves as moved
@@ -18,6 +17,7 @@ from tests.differential.tensorflow.kernels import HAS_VNNI, SETTINGS, TensorFlow
 from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 from tests.mutation.replay import Replay
+from tests.overriding import override_profile
 
 pytestmark = [
     pytest.mark.slow,

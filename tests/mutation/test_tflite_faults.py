@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.differential import test_range_rules
+from tests.differential import test_scale_rules
 from tests.differential.one_op import computed
 from tests.differential.predictions import Count
 from tests.differential.tflite.test_tflite_vectors import (
@@ -63,7 +63,7 @@ def agreeing(name: str) -> Callable[[Mutant], None]:
 
     def agrees(mutant: Mutant) -> None:
         if mutant.block == "choose":
-            test_range_rules.test_the_converter_of_tensorflow_lite()
+            test_scale_rules.test_the_converter_of_tensorflow_lite()
         else:
             replay.agrees()
 

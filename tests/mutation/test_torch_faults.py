@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qir.profiles import profile
-from tests.differential import test_range_rules
+from tests.differential import test_scale_rules
 from tests.differential.torch import draws_of_torch as draws
 from tests.differential.torch import pointwise_of_torch
 from tests.differential.torch import test_torch_codes as whole
@@ -163,13 +163,13 @@ def ranges(engine: str) -> None:
     for kind, scheme in (("u8", "affine"), ("i8", "affine"), ("i8", "symmetric")):
         whole.test_scales_and_zero_points_are_those_of_torchs_observers(engine, kind, scheme)
         about = scheme == "symmetric"
-        test_range_rules.test_torchs_observers(named(engine), kind, about)
+        test_scale_rules.test_torchs_observers(named(engine), kind, about)
     whole.test_scales_of_weights_are_those_of_torchs_observers()
 
 
 def dynamic() -> None:
     whole.test_the_numbers_of_dynamic_layers_are_torchs(False)
-    test_range_rules.test_torchs_dynamic_layers(False)
+    test_scale_rules.test_torchs_dynamic_layers(False)
 
 
 def pools() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from qir.errors import QirError
 from qir.profiles import profile
-from qir.profiles.library import override_profile
 from tests.differential.torch import draws_of_torch as draws
 from tests.differential.torch import pointwise_of_torch as pointwise
 from tests.differential.torch import test_torch_older as older
@@ -36,6 +35,7 @@ from tests.differential.torch.test_torch_pointwise import ISAS, claimed_of, plai
 from tests.differential.torch.test_torch_products import conv, linear, made_by
 from tests.differential.torch.test_torch_products import pytestmark as here
 from tests.mutation.fields import mutants
+from tests.overriding import override_profile
 
 pytestmark = [here, pytest.mark.slow]
 Compared = tuple[pointwise.Form, np.ndarray]

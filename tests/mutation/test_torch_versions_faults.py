@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from qir.profiles.library import override_profile
 from tests.differential.torch.test_torch_versions import conversion, programs
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
+from tests.overriding import override_profile
 
 NAMES = (
     *(f"torch-2.15.{engine}" for engine in ("fbgemm", "x86", "onednn", "qnnpack")),

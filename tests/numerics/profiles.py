@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from qir.ir.text import parse as parse_graph
 from qir.ir.verify import check
-from qir.profiles import override_profile, parse, profile
+from qir.profiles import parse, profile
 from qir.reference.interpreter import run
+from tests.overriding import override_profile
 
 Tensor = NDArray[Any]
 F = np.float32

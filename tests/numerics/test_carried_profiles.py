@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from qir import pipeline
-from qir.errors import GraphError, ProfileError
+from qir.errors import GraphError, ParseError, ProfileError
 from qir.ir import file
+from qir.ir.carried_profiles import ProfileText
 from qir.ir.graph import Graph
-from qir.ir.text import parse
+from qir.ir.text import parse, print_graph
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import carry_profile, profile, profile_in, profile_names, read_profile
@@ -190,3 +191,84 @@ def test_other_rules_by_one_name_are_a_difference(tmp_path: Path) -> None:
     assert not diff(even, away).equal
     assert "profile mine: its rules -> other rules" in str(diff(even, away))
     assert diff(even, even.copy()).equal
+
+
+def test_a_text_holds_the_profiles_that_its_graph_names(tmp_path: Path) -> None:
+    away, even = by_file(tmp_path, "away"), by_file(tmp_path, "even")
+    text = str(away)
+    assert text.startswith(
+        'profile mine {\n  | name = "mine"\n  | extends = "native"\n'
+        '  | quantize = {round = "away"}\n}\ngraph main as mine {\n'
+    )
+    for each in (text, print_graph(away, weights=True, origins=True)):
+        read = parse(each)
+        assert read == away
+        assert read != even
+        assert print_graph(read, profiles=False) == print_graph(even, profiles=False)
+        assert read.own_profiles["mine"].text == away.own_profiles["mine"].text
+        assert np.array_equal(rounded(read), AWAY)
+        assert np.array_equal(np.asarray(pipeline.compile(read)(x=TIES)["y"]), AWAY)
+        assert str(read) == text
+        with pytest.raises(GraphError, match="carries another profile mine"):
+            read.carry_profile(profile_in(even, "mine"))
+        pipeline.save(read, tmp_path / "read.qir", force=True)
+        assert np.array_equal(rounded(pipeline.load(tmp_path / "read.qir")), AWAY)
+    assert str(parse(print_graph(away, profiles=False))).startswith("graph main as mine {")
+
+
+@pytest.mark.parametrize(
+    "end", ["", "\n", "\n\n", "\r\n", '\n# \u202e "quoted" | } // \\\t\n', "\n#é"]
+)
+def test_a_profile_is_read_from_a_text_as_it_was_printed(end: str) -> None:
+    graph = quantizing()
+    graph.profile = "a b"
+    given = ProfileText("a b", f'name = "a b"\n\n  extends = "native"{end}')
+    graph.carry_profile(given)
+    read = parse(str(graph))
+    assert read.own_profiles == {"a b": given}
+    assert str(read).isprintable() or not set(str(read)) & set("\t\r\u202e")
+    assert read == graph
+
+
+def test_profiles_that_nothing_names_are_not_printed(tmp_path: Path) -> None:
+    graph = by_file(tmp_path, "away")
+    graph.profile = "native"
+    assert str(graph) == str(quantizing())
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("profile mine {", "bracket of the profile mine is not closed"),
+        ("profile mine { x }", r"line 1, column 16: '\|' should stand here, not 'x }"),
+        ("profile mine {\n}\nprofile mine {\n}", "the profile mine is given twice"),
+        ("profile {\n}", "a word should stand here"),
+    ],
+)
+def test_a_section_that_is_none_is_refused(section: str, message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        parse(section)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('| name = "mine"\n| extends = "elsewhere"', "the graph's text holds a profile: mine.toml"),
+        ('| name = "other"\n| extends = "native"', "calls a profile mine, whose name is other"),
+    ],
+)
+def test_a_profile_of_a_text_that_cannot_be_read_is_named(lines: str, message: str) -> None:
+    graph = parse(f"profile mine {{\n{lines}\n}}\n{quantizing()}".replace("as native", "as mine"))
+    with pytest.raises(ProfileError, match=message):
+        rounded(graph)
+
+
+def test_an_extracted_part_carries_what_it_names(tmp_path: Path) -> None:
+    graph = by_file(tmp_path, "away")
+    graph.set_profile(graph["y"].node, "native")
+    assert graph.extract(["x"], ["y"]).own_profiles.keys() == {"mine"}
+    graph.profile = "native"
+    assert not graph.extract(["x"], ["y"]).own_profiles
+    graph.set_profile(graph["y"].node, "mine")
+    assert graph.extract(["x"], ["y"]).own_profiles.keys() == {"mine"}
+    assert not graph.extract(["x"], ["x"]).own_profiles

@@ -204,7 +204,7 @@ def test_a_form_that_there_is_not_is_refused() -> None:
 def test_the_page_of_profiles_names_every_form() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "profiles.md").read_text("utf-8")
     for name, form in all_forms().items():
-        assert f"| `{name}` | {form.said} |" in page
+        assert f"| `{name}` | {form.description} |" in page
 
 
 @pytest.mark.parametrize(("zero", "pad", "has"), [(129, 1, True), (128, 1, False), (255, 0, False)])

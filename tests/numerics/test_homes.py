@@ -9,9 +9,9 @@ from typing import Any
 
 from qir import registry
 from qir.capability.table import Dynamic
-from qir.ir.ops.quantization import range_rule_names
+from qir.ir.ops.quantization import scale_rule_names
 from qir.numerics.fields import StageField, field_types
-from qir.numerics.range_rules import families, range_rules
+from qir.numerics.scale_rules import families, scale_rules
 from qir.numerics.stages import stage_functions
 from qir.profiles.conditions import conditions
 from qir.profiles.kernel_forms import forms
@@ -123,7 +123,7 @@ def as_table(rows: object) -> Mapping[str, object]:
 
 
 def range_users() -> dict[str, set[str]]:
-    """Returns the folders whose target files and profile files name each range rule; the one that a
+    """Returns the folders whose target files and profile files name each scale rule; the one that a
     target has which names none is the core's."""
     out = {Dynamic().rule: {"profiles"}}
     for path in (*PROFILES, *ROOT.glob("backends/*/*.toml")):
@@ -133,7 +133,7 @@ def range_users() -> dict[str, set[str]]:
             named.append(row.get("choose", {}).get("by", ""))
             named += as_list(row.get("when", {}).get("attrs", {}).get("rule", []))
         for name in (one for word in named for one in families().get(word, (word,))):
-            if name in range_rules():
+            if name in scale_rules():
                 out.setdefault(name, set()).add(path.relative_to(ROOT).parts[1])
     return out
 
@@ -142,7 +142,7 @@ def test_a_range_rule_that_one_runtime_names_lives_in_the_folder_of_its_backend(
     """Those that no file names are for `--scales` and `choose_qparams`, and live in a backend."""
     users = range_users()
     assert {"onednn.u8", "fbgemm.affine", "torch.dynamic", "torch.observer"} < users.keys()
-    for name, rule in range_rules().items():
+    for name, rule in scale_rules().items():
         place = place_of("qir.ranges", name)
         if name in users:
             home = home_of(users[name], "ranges", "qir.reference.ranges")
@@ -154,4 +154,4 @@ def test_a_range_rule_that_one_runtime_names_lives_in_the_folder_of_its_backend(
 
 
 def test_every_range_rule_may_be_named_by_a_program() -> None:
-    assert range_rule_names() == ("profile", *range_rules())
+    assert scale_rule_names() == ("profile", *scale_rules())

@@ -10,9 +10,9 @@ from qir.errors import ProfileError
 from qir.ir.ops import spec
 from qir.numerics import MethodField
 from qir.profiles import parse, profile
-from qir.profiles.library import override_profile
 from qir.profiles.methods import fault, tabled
 from qir.profiles.profile import Profile, ProfileHead, RuleEntry, When
+from tests.overriding import override_profile
 
 HEAD = 'name = "p"\nextends = "native"\n[[rule]]\nop = "add"\n'
 _MORE = "method mean_of_steps has no parameter 'lane'; it has lanes, fused, raw, divide"

@@ -12,9 +12,10 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse as parse_graph
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, dumps, override_profile, parse, profile
+from qir.profiles import Profile, dumps, parse, profile
 from qir.profiles.preparation import PreparationStep, preparation_steps
 from qir.rewrite.preparation import Preparation
+from tests.overriding import override_profile
 
 USUAL = ("quantize_constants", "move_pairs", "linear_layers")
 GRAPH = """graph main {
@@ -136,4 +137,4 @@ def test_a_word_that_no_old_key_has_is_refused() -> None:
 def test_the_manual_has_each_step_in_the_words_of_its_code() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/profiles.md").read_text(encoding="utf-8")
     for name, step in preparation_steps().items():
-        assert f"| `{name}` | {step.said} |\n" in page
+        assert f"| `{name}` | {step.description} |\n" in page

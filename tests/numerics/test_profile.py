@@ -259,7 +259,7 @@ def test_fields_that_say_nothing_together_are_refused_when_read(
 def test_a_file_may_begin_with_a_mark_of_its_byte_order(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text('name = "p"\nextends = "native"\n', encoding="utf-8-sig")
-    assert load(path, profile).name == "p"
+    assert load(path, profile).name == load(str(path), profile).name == "p"
     path.write_text('name = "p"\nextend = "native"\n', encoding="utf-8-sig")
     with pytest.raises(ProfileError, match=r"p\.toml, line 2: no key 'extend'"):
         load(path, profile)

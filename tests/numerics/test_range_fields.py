@@ -1,4 +1,4 @@
-"""Every field of a range rule against its formula in fractions and plain floats."""
+"""Every field of a scale rule against its formula in fractions and plain floats."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax
 from qir.errors import ProfileError
 from qir.ir.dtype import I8, U8, dtype
 from qir.ir.scheme import parse_scheme
-from qir.numerics import NAMED_RULES, choose
+from qir.numerics import SCALE_FORMULAS, choose
 from qir.numerics.fields import Choose
 from qir.profiles import Query, parameters_for_range, profile
 
@@ -51,7 +51,7 @@ def test_the_numbers_are_those_of_onnxruntimes_tool_bit_for_bit(kind: str, symme
     bounds = (int(q[0]), int(q[1]))
     for rule in (
         profile("native").resolve(Query("quantize")).choose,
-        NAMED_RULES["onnxruntime.tool"],
+        SCALE_FORMULAS["onnxruntime.tool"],
     ):
         scales, zeros = choose(low, high, dtype(kind), rule, bounds=bounds, symmetric=symmetric)
         assert scales.dtype == F
@@ -78,13 +78,13 @@ def test_schemes_get_the_numbers_of_their_range(text: str) -> None:
 
 def test_the_formulas_of_the_support_matrix() -> None:
     low, high = np.array([-1.5], F), np.array([4.0], F)
-    scale, zero = choose(low, high, I8, NAMED_RULES["onednn.i8"], symmetric=True)
+    scale, zero = choose(low, high, I8, SCALE_FORMULAS["onednn.i8"], symmetric=True)
     assert (scale[0], zero[0]) == (F(2 * 4.0) / F(127 + 128 - 1), 0)
-    scale, zero = choose(low, high, U8, NAMED_RULES["onednn.u8"], symmetric=True)
+    scale, zero = choose(low, high, U8, SCALE_FORMULAS["onednn.u8"], symmetric=True)
     assert (scale[0], zero[0]) == (F(4.0) / F(255), 0)
-    scale, zero = choose(low, high, U8, NAMED_RULES["fbgemm.symmetric"], symmetric=True)
+    scale, zero = choose(low, high, U8, SCALE_FORMULAS["fbgemm.symmetric"], symmetric=True)
     assert (scale[0], zero[0]) == (F(4.0) / F(255 / 2), 128)
-    scale, zero = choose(low, high, U8, NAMED_RULES["fbgemm.affine"])
+    scale, zero = choose(low, high, U8, SCALE_FORMULAS["fbgemm.affine"])
     assert scale[0] == F(5.5) / F(255)
     assert zero[0] == 0 - round(float(F(-1.5) / scale[0]))
 
@@ -102,13 +102,13 @@ def test_torch_observers_numbers_are_ours() -> None:
             scale, zero = observer.calculate_qparams()
             symmetric = scheme.endswith("symmetric")
             storage = U8 if kind == "quint8" else I8
-            found = choose(a, b, storage, NAMED_RULES["torch.observer"], symmetric=symmetric)
+            found = choose(a, b, storage, SCALE_FORMULAS["torch.observer"], symmetric=symmetric)
             assert float(found[0]) == float(scale), (a, b, scheme)
             assert int(found[1]) == int(zero), (a, b, scheme)
 
 
 def test_a_rule_of_the_greatest_alone_refuses_what_it_gives_no_scale() -> None:
-    rule = NAMED_RULES["onednn.u8"]
+    rule = SCALE_FORMULAS["onednn.u8"]
     with pytest.raises(ProfileError, match=r"a range -3\.0\.\.-1\.0 holds nothing above zero"):
         choose(np.array(-3.0), np.array(-1.0), U8, rule, symmetric=True)
     many = np.array([-2.0, -5.0, -4.0]), np.array([3.0, -1.0, -0.5])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.analysis.channel_noise import NoisyLayer, least_noise
+from qir.analysis.channel_noise import NoisyLayer, minimize_noise
 
 Float64Array = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def test_the_descent_stays_within_bounds_and_lowers_the_noise(seed: int) -> None
     low, high = np.full(6, 0.25), np.full(6, 4.0)
     low[2] = high[2] = 1.0
     start = [np.clip(f, low, high) for f in factors]
-    made = least_noise(found, start, [(low, high)] * 2)
+    made = minimize_noise(found, start, [(low, high)] * 2)
     assert noise(found, made) < 0.95 * noise(found, start)
     for row in made:
         assert np.all(row >= low * (1 - 1e-9))

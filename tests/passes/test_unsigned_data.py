@@ -33,18 +33,21 @@ def test_an_output_keeps_its_storage() -> None:
     assert UnsignedData().run(graph, qir.Ledger()) == 0
 
 
-def test_weights_that_a_model_in_training_quantizes_stay_signed() -> None:
-    graph = qir.parse("""\
-graph main as native {
-  %x = input() : 2x2xf32
-  %q = quantize(%x) : 2x2x!quant.uniform<i8:f32, 0.5>
-  %d = dequantize(%q) : 2x2xf32
-  %c = constant([1.0, 2.0, 3.0, -4.0]) : 2x2xf32
-  %w = quantize(%c) : 2x2x!quant.uniform<i8:f32, 0.25>
-  %e = dequantize(%w) : 2x2xf32
-  %y = linear(%d, %e) : 2x2xf32
+@pytest.mark.parametrize(
+    ("layer", "shape"), [("linear", "2x2"), ("conv_transpose2d", "2x2x1x1"), ("conv2d", "2x2x1x1")]
+)
+def test_weights_that_a_model_in_training_quantizes_stay_signed(layer: str, shape: str) -> None:
+    graph = qir.parse(f"""\
+graph main as native {{
+  %x = input() : {shape}xf32
+  %q = quantize(%x) : {shape}x!quant.uniform<i8:f32, 0.5>
+  %d = dequantize(%q) : {shape}xf32
+  %c = constant([1.0, 2.0, 3.0, -4.0]) : {shape}xf32
+  %w = quantize(%c) : {shape}x!quant.uniform<i8:f32, 0.25>
+  %e = dequantize(%w) : {shape}xf32
+  %y = {layer}(%d, %e) : {shape}xf32
   output(y=%y)
-}
+}}
 """)
     assert UnsignedData().run(graph, qir.Ledger()) == 1
     storages = [str(graph.values[name].type.dtype) for name in ("q", "w")]

@@ -39,7 +39,7 @@ GOOD = {
     ("op", "acme_rows"),
     ("method", "acme_cut"),
     ("stage function", "acme"),
-    ("range rule", "acme.shift"),
+    ("scale rule", "acme.shift"),
     ("metric", "acme-furthest"),
 }
 LIARS = {

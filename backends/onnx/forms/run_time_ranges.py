@@ -1,4 +1,4 @@
-"""Replaces range rules of other frameworks by ONNX's, for parameters that a run computes."""
+"""Replaces scale rules of other frameworks by ONNX's, for parameters that a run computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
-from qir.numerics.range_rules import range_rule
+from qir.numerics.scale_rules import scale_rule
 
 from ..writer.chosen_ops import RULES_BY_OPERATORS
 from ..writer.writer import STEP
@@ -19,7 +19,7 @@ _ONNX_RULE = "onnx.dynamic"
 
 
 def use_onnx_rule(graph: Graph, ledger: Ledger) -> int:
-    """Replaces the range rule of per-tensor u8 quantization by that of DynamicQuantizeLinear.
+    """Replaces the scale rule of per-tensor u8 quantization by that of DynamicQuantizeLinear.
 
     Recurrent states that are quantized in each step stay float: no ONNX operator quantizes them.
     Returns how many nodes were changed.
@@ -36,7 +36,7 @@ def _use_onnx_rule(graph: Graph, node: Node, ledger: Ledger) -> bool:
     # Rules that primitive operators compute stay as they are, at the cost of more nodes.
     if node.op != "choose_qparams" or rule in ("profile", *RULES_BY_OPERATORS):
         return False
-    if range_rule(rule).function is None:
+    if scale_rule(rule).function is None:
         return False
     if str(attrs["storage"]) != "u8" or attrs["keep"] or attrs["symmetric"] is True:
         return False

@@ -10,8 +10,8 @@ from qir.ir.dtype import F32, F64, DType
 from qir.ir.node import Node
 from qir.numerics import Choose
 from qir.numerics.fields import level_of
-from qir.numerics.range_rules import choose_fields
 from qir.numerics.ranges import symmetric_zero
+from qir.numerics.scale_rules import choose_fields
 from qir.profiles import choose_query, profile_in
 
 from .elements import ELEMENT_TYPES
@@ -21,7 +21,7 @@ FIRST_AXES_OPERAND = 18
 """The first operator set whose ReduceMin and ReduceMax take axes as an operand."""
 
 RULES_BY_OPERATORS = frozenset({"onnx.dynamic", "torchao.per_token"})
-"""Range rules that are not made of a profile's fields, and have operators of their own here."""
+"""Scale rules that are not made of a profile's fields, and have operators of their own here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _OperatorBuilder:
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
-    """Writes the parameters that a range rule chooses; raises Refused where ONNX cannot express
+    """Writes the parameters that a scale rule chooses; raises Refused where ONNX cannot express
     it."""
     attrs = node.attrs
     # These rules are made of fields of a profile, which operators follow field by field.
@@ -171,7 +171,7 @@ def _rule_fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
         and fields.reach in ("absmax", "max", "sides")
     )
     if not expressible:
-        raise writer.refuse(node, f"the range rule {rule!r} has no form in ONNX; onnx.dynamic has")
+        raise writer.refuse(node, f"the scale rule {rule!r} has no form in ONNX; onnx.dynamic has")
     return fields
 
 

@@ -30,6 +30,7 @@ def _silu(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 def _mod(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     fmod = work.attrs["fmod"] is True
+    # By the standard fmod must be 1 for floats; with it the sign is that of the dividend.
     if work.kind.dtype.is_float and not fmod:
         raise writer.refuse(work.node, "ONNX's Mod of floats has the sign of a, not of b")
     attrs = {"fmod": 1} if fmod else {}

@@ -39,6 +39,7 @@ def pool_attrs(work: OpToWrite) -> dict[str, AttrValue]:
         "pads": work.int_tuple("pad"),
         "strides": work.int_tuple("stride"),
     }
+    # Defaults are not written: older operator sets do not have these attributes.
     if work.attrs.get("ceil"):
         out["ceil_mode"] = 1
     if work.attrs.get("count_pad"):
@@ -102,6 +103,7 @@ def _window_sizes(
 ) -> tuple[int, ...] | None:
     """Returns the one length of all windows along each axis, where there is one."""
     pairs = list(zip(input_sizes, output_sizes, strict=True))
+    # Only where sizes divide do adaptive windows all have one length and no overlap.
     return None if any(not m or h % m for h, m in pairs) else tuple(h // m for h, m in pairs)
 
 

@@ -108,6 +108,7 @@ def _restore_node_notes(model: onnx.ModelProto, notes: list[Origin], ledger: Led
     for node in _all_nodes(model.graph):
         # Nodes without a name are keyed by their output and operator, as the frontend keyed them.
         name = node.name or f"{''.join(node.output[:1])}_{node.op_type}"
+        # Names need not be unique in ONNX: notes are given in the order of the file.
         if matching := by_node.get((name, node.op_type)):
             _add_notes(node, matching.pop(0).operands)
     lost = [note for rest in by_node.values() for note in rest]

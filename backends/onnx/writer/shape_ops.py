@@ -68,6 +68,7 @@ def _slice(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 def _slice_at(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     """Writes the bounds of a slice in one type: int32 where both bounds have it."""
     bounds, names = ("starts", "ends"), ["axes", "steps"] if work.int_tuple("steps") else ["axes"]
+    # Slice has one type parameter for starts, ends, axes and steps.
     is_int32 = all(work.operands[slot].type.dtype == I32 for slot in bounds)
     kind, other_types = (I32, ("i32",)) if is_int32 else (I64, ())
     operands = [

@@ -320,7 +320,8 @@ class LayoutInference:
         has_other_kernel = channels_last and not is_contiguous(sizes, strides)
         parts = op == "adaptive_avg_pool"
         own = u8_first and (not parts or _are_equal_parts(node))
-        if own or not has_other_kernel or (len(sizes) > 3 and not parts):
+        states_other_kernel = len(sizes) > 4 or (len(sizes) == 4 and node in self.nhwc_nodes)
+        if own or not has_other_kernel or (states_other_kernel and not parts):
             return ""
         if len(sizes) == 3 and not self.has_misplaced_clips:
             self.image_means.append(node)

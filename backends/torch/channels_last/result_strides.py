@@ -304,7 +304,7 @@ _RULES: Mapping[str, StrideRule] = {
     **dict.fromkeys("instance_norm group_norm".split(), _norm),
     **dict.fromkeys("elu celu linear matmul".split(), _always_contiguous),
     **dict.fromkeys("add sub mul div min max".split(), _binary),
-    **dict.fromkeys("quantize dequantize requantize cast prelu pad".split(), _elementwise),
+    **dict.fromkeys("quantize dequantize requantize cast prelu pad flip".split(), _elementwise),
     "avg_pool3d": _avg_pool3d,
     "batch_norm": _batch_norm,
     "layer_norm": _contiguous_first,

@@ -119,7 +119,7 @@ def _choose_qparams(program: FxProgram, node: Node) -> list[fx.Node]:
         or not is_per_tensor_affine
         or attrs["scale_type"] != F64
     ):
-        reason = f"choose_qparams has no range rule {rule} of such a scale"
+        reason = f"choose_qparams has no scale rule {rule} of such a scale"
         raise program.refuse(node, f"{reason}; quantize for pt2e, or write an engine's TorchScript")
     # The op returns tensors of one element that only quantize and dequantize accept.
     if other_readers := [
@@ -136,7 +136,7 @@ def _choose_qparams(program: FxProgram, node: Node) -> list[fx.Node]:
 
 
 _LEAST_SCALES = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
-"""The least scale of each range rule, which is an argument of choose_qparams."""
+"""The least scale of each scale rule, which is an argument of choose_qparams."""
 
 
 def _requantize(program: FxProgram, node: Node) -> fx.Node:

@@ -40,6 +40,8 @@ def kind(dtype: DType, where: str) -> torch.dtype:
 
 def tensor(data: NDArray[np.generic]) -> torch.Tensor:
     """Returns elements as a tensor of its own."""
+    # A copy: constants are read-only maps of a file, and torch warns of arrays that it may not
+    # write.
     contiguous = np.array(data, order="C")
     # NumPy's bfloat16 is of ml_dtypes, which torch does not read: the bits go through int16.
     if contiguous.dtype == ml_dtypes.bfloat16:

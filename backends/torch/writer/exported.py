@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from qir.ir import dims
 from qir.ir.call_signature import CallSignature
 from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.types import TensorType
+from qir.temporary import temporary_attribute
 
 from .call_signature import called as called_as
 from .elements import kind
@@ -81,16 +82,11 @@ def exported(program: FxProgram) -> ExportedProgram:
     return result
 
 
-@contextmanager
-def _without_stack_traces() -> Iterator[None]:
+def _without_stack_traces() -> AbstractContextManager[None]:
     """Keeps torch.fx from taking stack traces of nodes, which are slow and not written."""
-    config: Any = importlib.import_module("torch.fx.config")
-    before = config.do_not_emit_stack_traces
-    config.do_not_emit_stack_traces = True
-    try:
-        yield
-    finally:
-        config.do_not_emit_stack_traces = before
+    # Imported by name: PyTorch's type stubs do not have the module.
+    config = importlib.import_module("torch.fx.config")
+    return temporary_attribute(config, "do_not_emit_stack_traces", True)
 
 
 def _without_storage(leaf: object) -> object:

@@ -39,6 +39,7 @@ def _scatter_nd(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _nonzero(program: FxProgram, node: Node) -> fx.Node:
+    # PyTorch has a row for each element, ONNX and the language a column.
     return program.call("aten.t", program.call("aten.nonzero", program.operand(node, "x")))
 
 

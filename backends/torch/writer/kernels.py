@@ -36,6 +36,7 @@ _AXES = {f"conv{n}d": n for n in (1, 2, 3)} | {f"conv_transpose{n}d": n for n in
 def handler(node: Node) -> Handler | None:
     """Returns the writer of a node: a quantized kernel where it computes on integers, else aten
     ops."""
+    # First, since these take over the dequantize of their weights too.
     if packed_handler := packed_weights.handler(node):
         return packed_handler
     # A choose_qparams that only dynamic kernels read has no call: these compute ranges themselves.
@@ -43,6 +44,7 @@ def handler(node: Node) -> Handler | None:
         return _write_nothing if all(map(_are_chosen_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
         return dynamic.OPS.get(node.op) if node.inner else float_handler(node)
+    # Parameters computed at run time exist in PyTorch only inside its dynamic kernels.
     if node.op in _CONVERSIONS and any(spec(node.op).is_companion(slot) for slot in node.operands):
         return _write_nothing if _are_chosen_by_kernels(node) else None
     return _KERNELS.get(fused_ops(node)[0])
@@ -190,6 +192,7 @@ def float_bias(program: FxProgram, node: Node) -> torch.Tensor | None:
         raise program.refuse(node, "its bias is in units of a sum that is none of integers")
     # The unit of the accumulator: scale of the data times scale of the weights.
     unit = np.asarray(x.scales(), np.float64) * np.asarray(w.scales(), np.float64)
+    # In double, so that the kernel, which divides by the same unit, finds the same integers.
     return (values.double() * torch.from_numpy(np.atleast_1d(unit))).float()
 
 
@@ -206,6 +209,7 @@ def _convolution(program: FxProgram, node: Node) -> fx.Node:
         int_list(attrs["dilation"]),
         attrs["groups"],
     )
+    # Weights are packed now: the file then holds them as the engine wants them.
     pack = getattr(torch.ops.quantized, f"{op}_prepack")
     pack_arguments: list[Any] = [dilation, groups]
     if op not in CONVOLUTIONS:
@@ -410,7 +414,7 @@ _TYPE_KEEPING = {
     **{
         op: movement.OPS[op]
         for op in (
-            "reshape flatten transpose squeeze unsqueeze slice split resize_nearest resize"
+            "reshape flatten transpose squeeze unsqueeze slice split flip resize_nearest resize"
         ).split()
     },
 }

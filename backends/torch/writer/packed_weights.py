@@ -56,6 +56,7 @@ def _linear(program: FxProgram, node: Node) -> fx.Node:
     data = np.asarray(array.data).astype(np.int32)
     rows, terms = data.shape
     sizes = [program.size(dim, node) for dim in node.result.type.shape]
+    # The kernels take matrices alone.
     x = program.call("aten.reshape", program.operand(node, "x"), [-1, terms])
     write_product = _int8 if str(quant.storage) == "i8" else _int4
     product = write_product(program, node, x, data, quant)

@@ -137,6 +137,10 @@ class ScriptBuilder:
         """By input: the axes with symbolic sizes."""
         self.branch_guards: list[Any] = []
         """Guards on open sizes that branches of the program have added."""
+        self.quantizes = False
+        """Whether the program quantizes something."""
+        self.uses_quantized_kernels = False
+        """Whether the program calls kernels of a quantized engine."""
         self._nodes: dict[int, fx.Node] = {}
 
     @property

@@ -64,10 +64,6 @@ class Interpreter:
         """Current values of module attributes, by path."""
         self.state_updates: dict[str, str] = {}
         """Lines for the ledger about attributes that are set, by path."""
-        self.quantizes = False
-        """Whether the program quantizes something."""
-        self.uses_quantized_kernels = False
-        """Whether the program calls kernels of a quantized engine."""
 
     def error(self, what: str) -> InputError:
         """Returns an error for the current node."""
@@ -137,7 +133,7 @@ class Interpreter:
         ]
         # First what is known of tensors without computing: sizes, element types, scales.
         if tensors and kind in ANSWERS:
-            return ANSWERS[kind](self, *arguments)
+            return ANSWERS[kind](self.builder, *arguments)
         if kind in IDENTITY and len(arguments) == 1 and not tensors:
             return arguments[0]
         # Containers hold tensors without computing on them.
@@ -211,7 +207,7 @@ class Interpreter:
         if read is None or overload.endswith("out"):
             raise self.error(f"calls {overload}, which is not read")
         _, named_arguments = self._arguments(node, arguments)
-        self.uses_quantized_kernels = True
+        self.builder.uses_quantized_kernels = True
         return read(QuantizedCall(self.builder, kind, named_arguments))
 
     def _tensors(self, node: Any, kind: str, arguments: list[Any]) -> Any:
@@ -250,7 +246,7 @@ class Interpreter:
     def _quantized(self, kind: str, target: Any, named_arguments: dict[str, Any]) -> Any:
         """Reads an aten operator that is given quantized tensors."""
         builder = self.builder
-        self.uses_quantized_kernels = True
+        self.builder.uses_quantized_kernels = True
         parameters = target._schema.arguments
         # The functional variant has the same arguments.
         if target._schema.is_mutable:
@@ -265,6 +261,10 @@ class Interpreter:
         # The tables say how PyTorch chooses the scale of the result.
         if kind in quantized.FIXED_SCALE:
             return quantized.FIXED_SCALE[kind](builder, *arguments)
+        if kind in quantized.RESTRIDES:
+            moved = quantized.RESTRIDES[kind](builder, *arguments)
+            if moved is not None:
+                return moved
         if kind in quantized.MOVES_INTEGERS:
             integers = [_integers_of(argument) for argument in arguments]
             result = builder.add_call(

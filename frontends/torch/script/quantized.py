@@ -382,6 +382,48 @@ def _embedding(kernel: QuantizedCall) -> fx.Node:
     return node
 
 
+def _channel_shuffle(
+    builder: ScriptBuilder, x: QuantizedTensor, groups: int
+) -> QuantizedTensor | None:
+    """Shuffles the last axis of an NHWC view of channels_last images: the result keeps strides."""
+    if not _is_channels_last(x):
+        return None
+    batch, channels, *sides = x.node.meta["val"].shape
+    moved = builder.add_call(ATEN.permute.default, x.node, [0, 2, 3, 1])
+    split = builder.add_call(ATEN.unflatten.int, moved, 3, [groups, channels // groups])
+    shuffled = builder.add_call(ATEN.transpose.int, split, 3, 4)
+    joined = builder.add_call(ATEN.reshape.default, shuffled, [batch, *sides, channels])
+    return x.with_node(builder.add_call(ATEN.permute.default, joined, [0, 3, 1, 2]))
+
+
+def _contiguous(
+    builder: ScriptBuilder, x: QuantizedTensor, memory_format: Any = None
+) -> QuantizedTensor | None:
+    """Copies channels_last images to contiguous ones by a reshape to one axis, and back.
+
+    `clone` of a quantized tensor does so too. Average pools have a kernel for each layout.
+    """
+    wants_channels_last = memory_format in (torch.channels_last, torch.channels_last_3d)
+    if wants_channels_last or not _is_channels_last(x):
+        return None
+    flat = builder.add_call(ATEN.reshape.default, x.node, [-1])
+    return x.with_node(builder.add_call(ATEN.reshape.default, flat, [*x.node.meta["val"].shape]))
+
+
+def _is_channels_last(x: QuantizedTensor) -> bool:
+    """Returns whether a tensor is an image that follows a convolution, so is channels_last.
+
+    Views and reshapes between give other strides, which is not followed.
+    """
+    node: Any = x.node
+    while node.meta["val"].ndim == 4 and node.target is not ATEN.convolution.default:
+        operands = [n for n in node.all_input_nodes if n.op == "call_function"]
+        if not operands:
+            return False
+        node = operands[0]
+    return bool(node.meta["val"].ndim == 4)
+
+
 def _unary_with_fixed_scale(
     target: Callable[..., Any], scale: float, zero: int
 ) -> Callable[[ScriptBuilder, QuantizedTensor], QuantizedTensor]:
@@ -421,12 +463,19 @@ MOVES_INTEGERS = frozenset(
     f"aten::{name}"
     for name in (
         "view reshape flatten unflatten transpose permute t squeeze unsqueeze slice select narrow"
-        " chunk split split_with_sizes tensor_split unbind expand expand_as repeat contiguous clone"
-        " detach alias flip roll dropout feature_dropout alpha_dropout pixel_shuffle to"
-        " view_as reshape_as index_select"
+        " chunk split split_with_sizes tensor_split unbind expand expand_as repeat detach"
+        " contiguous clone alias flip roll dropout feature_dropout alpha_dropout pixel_shuffle to"
+        " view_as reshape_as index_select pixel_unshuffle channel_shuffle movedim tile"
+        " broadcast_to repeat_interleave"
     ).split()
 )
 """aten operators that only move integers."""
+RESTRIDES: dict[str, Callable[..., QuantizedTensor | None]] = {
+    "aten::channel_shuffle": _channel_shuffle,
+    "aten::clone": _contiguous,
+    "aten::contiguous": _contiguous,
+}
+"""aten operators that move integers, and give channels_last images strides of their own."""
 
 KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
     **{

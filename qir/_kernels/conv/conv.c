@@ -40,6 +40,7 @@ static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *
   }
   block->bias = bias;
   block->multiplier = multiplier;
+  block->below_one = 0;
 }
 
 /* Computes a block by tiles of float sums, each of which the epilogue finishes. */

@@ -47,12 +47,36 @@ struct line {
 
 /* ---- pointers ---- */
 
+/* Points rows to places that lie so many bytes apart. */
+static void point(const uint8_t *at, size_t step, size_t count, const void **rows) {
+  size_t i = 0;
+  for (; i + 4 < count; i += 4, at += 4 * step) {
+    rows[i] = at;
+    rows[i + 1] = at + step;
+    rows[i + 2] = at + 2 * step;
+    rows[i + 3] = at + 3 * step;
+  }
+  for (size_t k = 0; i + k < count; ++k) rows[i + k] = at + k * step;
+}
+
+/* How many of at most `most` windows begin below `end`, the first of which does at `left`. */
+static size_t below(size_t left, size_t step, size_t end, size_t most) {
+  const size_t some = left < end ? (end - left - 1) / step + 1 : 0;
+  return some < most ? some : most;
+}
+
 static void point_taps(const struct qir_conv_rows *r, const struct line *line, size_t stride,
                        const void **rows) {
+  const size_t c = r->s.c, sw = r->s.sw, count = line->count;
   for (size_t kx = 0; kx < r->s.kw; ++kx, rows += stride) {
-    size_t ix = line->left + kx * r->s.dw;
-    for (size_t i = 0; i < line->count; ++i, ix += r->s.sw)
-      rows[i] = line->x && ix < r->s.w ? line->x + ix * r->s.c : r->pad;
+    size_t i = 0, ix = line->left + kx * r->s.dw;
+    if (line->x) {
+      for (; i < count && ix >= r->s.w; ++i, ix += sw) rows[i] = r->pad;
+      const size_t inside = below(ix, sw, r->s.w, count - i);
+      if (inside) point(line->x + ix * c, sw * c, inside, rows + i);
+      i += inside;
+    }
+    point(r->pad, 0, count - i, rows + i);
   }
 }
 
@@ -70,7 +94,7 @@ static const void *patch(const struct qir_conv_rows *r, const uint8_t *x, size_t
 static void point_lines(const struct qir_conv_rows *r, const struct line *line, const uint8_t *end,
                         uint8_t *spare, const void **rows) {
   if (!line->x) {
-    for (size_t i = 0; i < line->count; ++i) rows[i] = r->pad;
+    point(r->pad, 0, line->count, rows);
     return;
   }
   /* Windows that begin at 0 .. last can be read in place. */
@@ -79,7 +103,10 @@ static void point_lines(const struct qir_conv_rows *r, const struct line *line, 
   while (starts > 0 && (starts - 1) * c + r->depth > readable) --starts;
   for (; i < line->count && left >= starts; ++i, left += sw) /* those before 0 are far above w */
     rows[i] = patch(r, line->x, left, spare + i * r->depth);
-  for (; i < line->count && left < starts; ++i, left += sw) rows[i] = line->x + left * c;
+  const size_t inside = below(left, sw, starts, line->count - i);
+  if (inside) point(line->x + left * c, sw * c, inside, rows + i);
+  i += inside;
+  left += inside * sw;
   for (; i < line->count; ++i, left += sw) rows[i] = patch(r, line->x, left, spare + i * r->depth);
 }
 
@@ -150,7 +177,7 @@ static void fill_run(const struct qir_conv_rows *r, const uint8_t *x, size_t fir
 void qir_conv_rows_fill(const struct qir_conv_rows *r, const uint8_t *x, size_t first, size_t count,
                         const void **rows) {
   if (r->way == QIR_PIXELS) {
-    for (size_t i = 0; i < count; ++i) rows[i] = x + (first + i) * r->s.c;
+    point(x + first * r->s.c, r->s.c, count, rows);
     return;
   }
   if (r->way == QIR_COPIES) place_copies(r, count, (char *)rows + pointers(r, count), rows);

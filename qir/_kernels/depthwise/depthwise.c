@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened) \
-  {#name, isa, name, block, vectors, lanes, widened},
+#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, borders) \
+  {#name, isa, name, block, vectors, lanes, widened, borders},
 const struct qir_depthwise_kernel qir_depthwise_kernels[] = {
 #include "kernels.inc"
 };
@@ -16,7 +16,7 @@ struct depthwise {
   struct qir_conv_shape s;
   struct qir_depthwise_run run; /* what all runs have in common */
   int x, y;
-  size_t column;          /* taps of a group that is a column of the window, 0 if groups run on */
+  size_t column;          /* places of a column of the window, 0 if groups run on */
   size_t rows;            /* rows of the output in a task */
   size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
   const uint8_t *pad;     /* a line of x, w * c bytes, all of the zero point */
@@ -36,15 +36,16 @@ static size_t place(const struct qir_depthwise_kernel *kernel, size_t c) {
 
 /* The place of tap (ky, kx) in the list of taps. */
 static size_t tap_at(const struct depthwise *v, size_t ky, size_t kx) {
-  return v->column ? kx * v->kernel->lanes + ky : ky * v->s.kw + kx;
+  return v->column ? kx * v->column + ky : ky * v->s.kw + kx;
 }
 
 /* Packs channel c in place `to` of its block. */
-static void pack_channel(const struct depthwise *v, const struct qir_conv_operands *o, size_t c,
+static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o, size_t c,
                          size_t to, char *weights, int32_t *bias, float *multiplier) {
   const struct qir_depthwise_kernel *k = v->kernel;
   const size_t taps = v->s.kh * v->s.kw, block = c / k->block;
   uint32_t sum = 0;
+  uint64_t most = (uint64_t)llabs(o->bias ? o->bias[c] : 0);
   for (size_t ky = 0; ky < v->s.kh; ++ky)
     for (size_t kx = 0; kx < v->s.kw; ++kx) {
       const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
@@ -55,14 +56,16 @@ static void pack_channel(const struct depthwise *v, const struct qir_conv_operan
       else
         ((int8_t *)weights)[at] = value;
       sum += (uint32_t)(int32_t)value;
+      most += (uint64_t)abs(value) * UINT8_MAX;
     }
   const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
   bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
   multiplier[block * k->block + to] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
+  if (!qir_converts(most, multiplier[block * k->block + to])) v->run.converts = 0;
 }
 
 /* A last block that is at most half full is packed twice: two pixels may share a vector. */
-static void pack(const struct depthwise *v, const struct qir_conv_operands *o, char *weights,
+static void pack(struct depthwise *v, const struct qir_conv_operands *o, char *weights,
                  int32_t *bias, float *multiplier) {
   const size_t block = v->kernel->block, half = block / 2;
   for (size_t c = 0; c < v->s.c; ++c) {
@@ -111,6 +114,15 @@ static void finish(const struct depthwise *v, void *const *buffers, size_t at, f
   v->finish(e, &rows);
 }
 
+/* All pixels of a row, by a kernel that knows the padding beside it. */
+static void run_line(const struct depthwise *v, const uint8_t *const *lines, void *y) {
+  struct qir_depthwise_run run = v->run;
+  run.taps = lines;
+  run.width = v->s.ow;
+  run.y = y;
+  v->kernel->run(&run);
+}
+
 static void run(const void *params, void *const *buffers, void *scratch, long task) {
   const struct depthwise *v = params;
   const struct qir_conv_shape *s = &v->s;
@@ -128,9 +140,13 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
     const size_t at = i * s->ow * s->c;
     float *sums = (float *)((char *)scratch + v->sums);
     void *y = v->finish ? (void *)sums : (char *)buffers[v->y] + at * (v->run.to_float ? 4 : 1);
-    for (size_t ox = 0; ox < v->inside; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
-    run_pixels(v, lines, v->inside, v->outside, y, taps);
-    for (size_t ox = v->outside; ox < s->ow; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+    if (v->run.slides) {
+      run_line(v, lines, y);
+    } else {
+      for (size_t ox = 0; ox < v->inside; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+      run_pixels(v, lines, v->inside, v->outside, y, taps);
+      for (size_t ox = v->outside; ox < s->ow; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+    }
     if (v->finish) finish(v, buffers, at, sums);
   }
 }
@@ -145,13 +161,27 @@ static void find_inside(struct depthwise *v) {
   if (v->inside > v->outside) v->inside = v->outside;
 }
 
+/* Finds whether the kernel takes whole rows of the output, and what padding is beside them. */
+static void find_padding(struct depthwise *v) {
+  const struct qir_conv_shape *s = &v->s;
+  const size_t size = v->run.size, most = size / 2;
+  if (!v->kernel->borders || !size || s->dw != 1 || s->sw > 2 || s->pl > most || !s->ow) return;
+  const size_t columns = (s->ow - 1) * s->sw + size; /* that windows lie on, padding too */
+  if (columns > s->pl + s->w + most) return;
+  v->run.slides = s->sw;
+  v->run.before = s->pl;
+  v->run.line = s->w;
+}
+
 int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
                        const struct qir_conv_operands *o, struct qir_step *step) {
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
-  const int columns = k->lanes == 4 && shape->kh == 3 && !o->pairs;
-  const size_t groups = columns ? shape->kw : (taps + k->lanes - 1) / k->lanes;
+  const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5);
+  const size_t column =
+      square && k->lanes == 4 && !o->pairs ? qir_round_up(shape->kh, k->lanes) : 0;
+  const size_t groups = column ? shape->kw * column / k->lanes : (taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
@@ -163,14 +193,15 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   v->s = *shape;
   v->x = o->x;
   v->y = o->y;
-  v->column = columns ? shape->kh : 0;
+  v->column = column;
   v->pad = memset(memory + weights + 2 * vector, (uint8_t)o->x_zero, pad);
   v->run = (struct qir_depthwise_run){
       .step = shape->sw * shape->c,
       .channels = shape->c,
       .groups = groups,
-      .three = columns && shape->kw == 3,
-      .slides = columns && shape->kw == 3 && shape->sw == 1 && shape->dw == 1,
+      .size = column ? shape->kh : 0,
+      .pad = (uint8_t)o->x_zero,
+      .converts = 1,
       .weights = memory,
       .bias = (int32_t *)(memory + weights),
       .multiplier = (float *)(memory + weights + vector),
@@ -186,6 +217,7 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   const size_t work = shape->ow * taps * shape->c;
   v->rows = work < WORK ? WORK / (work ? work : 1) : 1;
   find_inside(v);
+  find_padding(v);
   pack(v, o, memory, (int32_t *)(memory + weights), (float *)(memory + weights + vector));
   step->run = run;
   step->params = v;

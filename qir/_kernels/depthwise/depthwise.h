@@ -20,8 +20,16 @@
 struct qir_depthwise_run {
   const uint8_t *const *taps; /* of the first pixel, groups * lanes; each moves by `step` bytes */
   size_t step, width, channels, groups;
-  int three;  /* groups are the columns of a window of 3 by 3, and the fourth tap of each is none */
-  int slides; /* such a window moves by one */
+  /* Groups are the columns, each padded to whole groups, of a window of 3 or 5 by as many. Else 0.
+   */
+  size_t size;
+  /*
+   * Such a window moves by `slides`, 1 or 2, over `before` columns of padding, `line` ones of x and
+   * padding again; the first `size` taps are those of the first column that is in x. Else 0.
+   */
+  size_t slides, before, line;
+  uint8_t pad;
+  int converts; /* all reals, as requant.h has it */
   const void *weights;
   const int32_t *bias; /* in packed order, like multiplier */
   const float *multiplier;
@@ -42,7 +50,7 @@ static inline size_t qir_depthwise_left(const struct qir_depthwise_run *run, siz
 
 typedef void (*qir_depthwise_fn)(const struct qir_depthwise_run *run);
 
-#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened) \
+#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, borders) \
   void name(const struct qir_depthwise_run *run);
 #include "kernels.inc"
 #undef QIR_DEPTHWISE_KERNEL
@@ -55,6 +63,7 @@ struct qir_depthwise_kernel {
   size_t vectors; /* of sums, in a block */
   size_t lanes;   /* taps of a group */
   int widened;    /* weights are 16-bit, else 8-bit */
+  int borders;    /* computes with `slides` */
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */

@@ -24,7 +24,13 @@ struct block {
   size_t c;
   __mmask64 keep;
   int flipped, paired;
+  int full;  /* no channel is left out */
+  int plain; /* codes that qir_converts and qir_spans */
   size_t far, far_y;
+  /* How many columns are padding, then from which on: of the other pixel if there are two. */
+  size_t before, blank;
+  size_t column; /* bytes of one */
+  uint8_t pad;
   const int8_t *weights;
   const int32_t *bias;
   const float *multiplier;
@@ -32,16 +38,22 @@ struct block {
   int to_float;
 };
 
+/* The bytes of half a block of one pixel. */
+QIR_INLINE __m256i load_half(const struct block *b, const uint8_t *from) {
+  return b->full ? _mm256_loadu_si256((const __m256i *)from)
+                 : _mm256_maskz_loadu_epi8((__mmask32)b->keep, from);
+}
+
+QIR_INLINE __m512i flip(const struct block *b, __m512i x) {
+  return b->flipped ? _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80)) : x;
+}
+
 QIR_INLINE __m512i load(const struct block *b, size_t tap, size_t at) {
   const uint8_t *from = b->taps[tap] + at + b->c;
-  __m512i x;
   if (b->paired)
-    x = _mm512_inserti64x4(
-        _mm512_castsi256_si512(_mm256_maskz_loadu_epi8((__mmask32)b->keep, from)),
-        _mm256_maskz_loadu_epi8((__mmask32)b->keep, from + b->far), 1);
-  else
-    x = _mm512_maskz_loadu_epi8(b->keep, from);
-  return b->flipped ? _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80)) : x;
+    return flip(b, _mm512_inserti64x4(_mm512_castsi256_si512(load_half(b, from)),
+                                      load_half(b, from + b->far), 1));
+  return flip(b, b->full ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(b->keep, from));
 }
 
 QIR_INLINE struct column interleave(__m512i r0, __m512i r1, __m512i r2, __m512i r3) {
@@ -93,22 +105,37 @@ QIR_INLINE void store_floats(const struct block *b, size_t at, const __m512 real
   }
 }
 
+QIR_INLINE void store_half(const struct block *b, uint8_t *to, __m256i bytes) {
+  if (b->full)
+    _mm256_storeu_si256((__m256i *)to, bytes);
+  else
+    _mm256_mask_storeu_epi8(to, (__mmask32)b->keep, bytes);
+}
+
+QIR_INLINE void store_bytes(const struct block *b, uint8_t *to, __m512i bytes) {
+  if (b->full)
+    _mm512_storeu_si512(to, bytes);
+  else
+    _mm512_mask_storeu_epi8(to, b->keep, bytes);
+}
+
 QIR_INLINE void store(const struct block *b, size_t at, const struct column *sum,
                       const struct qir_avx512_code *code) {
   __m512 real[4];
   UNROLL for (int i = 0; i < 4; ++i) real[i] =
       _mm512_mul_ps(_mm512_cvtepi32_ps(sum->v[i]), _mm512_loadu_ps(b->multiplier + 16 * i));
-  if (b->to_float) {
+  if (!b->plain && b->to_float) {
     store_floats(b, at, real);
     return;
   }
-  const __m512i y = qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
+  const __m512i y = b->plain ? qir_avx512_encode64_plain(real[0], real[1], real[2], real[3], code)
+                             : qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
   uint8_t *to = (uint8_t *)b->y + at;
-  if (b->paired) {
-    _mm256_mask_storeu_epi8(to, (__mmask32)b->keep, _mm512_castsi512_si256(y));
-    _mm256_mask_storeu_epi8(to + b->far_y, (__mmask32)b->keep, _mm512_extracti64x4_epi64(y, 1));
+  if (!b->paired) {
+    store_bytes(b, to, y);
   } else {
-    _mm512_mask_storeu_epi8(to, b->keep, y);
+    store_half(b, to, _mm512_castsi512_si256(y));
+    store_half(b, to + b->far_y, _mm512_extracti64x4_epi64(y, 1));
   }
 }
 
@@ -160,6 +187,31 @@ QIR_INLINE void jump(const struct qir_depthwise_run *run, const struct block *b,
   }
 }
 
+/* One line of two pixels' columns, of which the one, or the `far` one, is padding. */
+QIR_INLINE __m512i half_blank(const struct block *b, size_t tap, size_t at, int far) {
+  const uint8_t *from = b->taps[tap] + at + b->c;
+  const __m256i blank = _mm256_set1_epi8((char)b->pad);
+  const __m256i x = load_half(b, far ? from : from + b->far);
+  return flip(b, _mm512_inserti64x4(_mm512_castsi256_si512(far ? x : blank), far ? blank : x, 1));
+}
+
+/* One line of column k, `at` bytes on, of those that a run slides over. */
+QIR_INLINE __m512i line_at(const struct block *b, size_t tap, size_t at, size_t k) {
+  if (__builtin_expect(k >= b->before && k < b->blank, 1)) return load(b, tap, at);
+  if (!b->paired) return flip(b, _mm512_set1_epi8((char)b->pad));
+  return half_blank(b, tap, at, k >= b->blank);
+}
+
+/* Bytes from the first column that is not padding to column k, which wrap where it is before. */
+QIR_INLINE size_t offset(const struct block *b, size_t k) { return (k - b->before) * b->column; }
+
+/* Column k, of which only the first and the last may be padding. */
+QIR_INLINE struct column end_column(const struct block *b, size_t k) {
+  const size_t at = offset(b, k);
+  return interleave(line_at(b, 0, at, k), line_at(b, 1, at, k), line_at(b, 2, at, k),
+                    _mm512_setzero_si512());
+}
+
 /*
  * A window of 3 by 3 that moves by one: a column of the input is the right one of a pixel, the
  * middle one of the next and the left one of the one after, so it is interleaved once for three.
@@ -167,66 +219,197 @@ QIR_INLINE void jump(const struct qir_depthwise_run *run, const struct block *b,
 QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b, size_t first,
                       size_t end) {
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
-  const size_t step = run->step, channels = run->channels;
+  const size_t channels = run->channels;
   const struct column left = weights_at(b->weights, 0);
   const struct column middle = weights_at(b->weights, BLOCK * LANES);
   const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
   struct column s0 = opening(b), s1 = opening(b), s2;
-  struct column x = column_at(b, 0, first * step);
+  struct column x = end_column(b, first);
   add(&s0, &x, &left);
-  x = column_at(b, 0, (first + 1) * step);
+  x = end_column(b, first + 1);
   add(&s0, &x, &middle);
   add(&s1, &x, &left);
-#define PIXEL(ox, now, next, last)        \
-  x = column_at(b, 0, ((ox) + 2) * step); \
-  last = opening(b);                      \
-  add(&now, &x, &right);                  \
-  store(b, (ox) * channels, &now, &code); \
-  add(&next, &x, &middle);                \
-  add(&last, &x, &left);
-  size_t ox = first;
-  for (; ox + 3 <= end; ox += 3) { /* sums take turns, so that none is moved */
-    PIXEL(ox, s0, s1, s2)
-    PIXEL(ox + 1, s1, s2, s0)
-    PIXEL(ox + 2, s2, s0, s1)
+  size_t at = offset(b, first + 2), to = first * channels;
+#define PIXEL(taken)        \
+  x = taken;                \
+  s2 = opening(b);          \
+  add(&s0, &x, &right);     \
+  store(b, to, &s0, &code); \
+  add(&s1, &x, &middle);    \
+  add(&s2, &x, &left);      \
+  s0 = s1;                  \
+  s1 = s2;                  \
+  at += b->column;          \
+  to += channels;
+  for (size_t ox = first; ox + 1 < end; ++ox) {
+    PIXEL(column_at(b, 0, at))
   }
-  if (ox < end) {
-    PIXEL(ox, s0, s1, s2)
-    if (ox + 1 < end) {
-      PIXEL(ox + 1, s1, s2, s0)
-    }
-  }
+  PIXEL(end_column(b, end + 1))
 #undef PIXEL
 }
 
-/* One function for each way, kind of code and pairing keeps its constants constant. */
-#define WAY(name, flip, pair)                                                                   \
-  static void name##_##flip##pair(const struct qir_depthwise_run *run, const struct block *any, \
-                                  size_t first, size_t end) {                                   \
-    struct block b = *any;                                                                      \
-    b.flipped = flip;                                                                           \
-    b.paired = pair;                                                                            \
-    name(run, &b, first, end);                                                                  \
+/* The same of one that moves by two: the right column of a pixel is the left one of the next. */
+QIR_INLINE void stride(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+                       size_t end) {
+  const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  const struct column left = weights_at(b->weights, 0);
+  const struct column middle = weights_at(b->weights, BLOCK * LANES);
+  const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
+  struct column x = end_column(b, 2 * first);
+  size_t at = offset(b, 2 * first + 1), to = first * run->channels;
+#define PIXEL(taken)                           \
+  {                                            \
+    struct column sum = opening(b);            \
+    add(&sum, &x, &left);                      \
+    x = column_at(b, 0, at); /* never blank */ \
+    add(&sum, &x, &middle);                    \
+    x = taken;                                 \
+    add(&sum, &x, &right);                     \
+    store(b, to, &sum, &code);                 \
+    at += 2 * b->column;                       \
+    to += run->channels;                       \
   }
-#define WAYS(name) WAY(name, 0, 0) WAY(name, 0, 1) WAY(name, 1, 0) WAY(name, 1, 1)
+  for (size_t ox = first; ox + 1 < end; ++ox) PIXEL(column_at(b, 0, at + b->column))
+  PIXEL(end_column(b, 2 * end))
+#undef PIXEL
+}
+
+/*
+ * Windows of 5 by 5 have two groups a column: four lines, and the fifth, whose bytes are spread.
+ * Their weights are read from memory.
+ */
+struct tall {
+  struct column four, fifth;
+};
+
+/* Bytes i to i + 3 of each lane, as words. */
+#define SPREAD(x, i)                                                                               \
+  _mm512_shuffle_epi8(                                                                             \
+      x, _mm512_broadcast_i32x4(_mm_setr_epi8(i, -1, -1, -1, i + 1, -1, -1, -1, i + 2, -1, -1, -1, \
+                                              i + 3, -1, -1, -1)))
+
+QIR_INLINE struct tall tall_column(const struct block *b, size_t k) {
+  const size_t at = offset(b, k);
+  const __m512i last = line_at(b, 4, at, k);
+  struct tall x;
+  x.four = interleave(line_at(b, 0, at, k), line_at(b, 1, at, k), line_at(b, 2, at, k),
+                      line_at(b, 3, at, k));
+  x.fifth = (struct column){{SPREAD(last, 0), SPREAD(last, 4), SPREAD(last, 8), SPREAD(last, 12)}};
+  return x;
+}
+
+/* Adds the products of a column by those of column kx of the window. */
+QIR_INLINE void add_tall(const struct block *b, struct column *sum, const struct tall *x, int kx) {
+  const __m512i *w = (const __m512i *)(b->weights + kx * 2 * BLOCK * LANES);
+  __asm__("" : "+r"(w)); /* else gcc keeps an address for each operand, and those in memory */
+  UNROLL for (int i = 0; i < 4; ++i) QIR_DPBUSD_FROM(sum->v[i], x->four.v[i], w[i]);
+  UNROLL for (int i = 0; i < 4; ++i) QIR_DPBUSD_FROM(sum->v[i], x->fifth.v[i], w[4 + i]);
+}
+
+QIR_INLINE void slide_tall(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+                           size_t end) {
+  const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  struct column s0 = opening(b), s1 = opening(b), s2 = opening(b), s3 = opening(b), s4;
+  struct tall x = tall_column(b, first);
+  add_tall(b, &s0, &x, 0);
+  x = tall_column(b, first + 1);
+  add_tall(b, &s0, &x, 1);
+  add_tall(b, &s1, &x, 0);
+  x = tall_column(b, first + 2);
+  add_tall(b, &s0, &x, 2);
+  add_tall(b, &s1, &x, 1);
+  add_tall(b, &s2, &x, 0);
+  x = tall_column(b, first + 3);
+  add_tall(b, &s0, &x, 3);
+  add_tall(b, &s1, &x, 2);
+  add_tall(b, &s2, &x, 1);
+  add_tall(b, &s3, &x, 0);
+  for (size_t ox = first; ox < end; ++ox) {
+    x = tall_column(b, ox + 4);
+    s4 = opening(b);
+    add_tall(b, &s0, &x, 4);
+    store(b, ox * run->channels, &s0, &code);
+    add_tall(b, &s1, &x, 3);
+    add_tall(b, &s2, &x, 2);
+    add_tall(b, &s3, &x, 1);
+    add_tall(b, &s4, &x, 0);
+    s0 = s1;
+    s1 = s2;
+    s2 = s3;
+    s3 = s4;
+  }
+}
+
+QIR_INLINE void stride_tall(const struct qir_depthwise_run *run, const struct block *b,
+                            size_t first, size_t end) {
+  const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  struct column now = opening(b), next = opening(b);
+  struct tall x = tall_column(b, 2 * first);
+  add_tall(b, &now, &x, 0);
+  x = tall_column(b, 2 * first + 1);
+  add_tall(b, &now, &x, 1);
+  x = tall_column(b, 2 * first + 2);
+  add_tall(b, &now, &x, 2);
+  add_tall(b, &next, &x, 0);
+  for (size_t ox = first; ox < end; ++ox) {
+    x = tall_column(b, 2 * ox + 3);
+    add_tall(b, &now, &x, 3);
+    add_tall(b, &next, &x, 1);
+    x = tall_column(b, 2 * ox + 4);
+    add_tall(b, &now, &x, 4);
+    store(b, ox * run->channels, &now, &code);
+    add_tall(b, &next, &x, 2);
+    now = next;
+    next = opening(b);
+    add_tall(b, &next, &x, 0);
+  }
+}
+
+typedef void (*way_fn)(const struct qir_depthwise_run *, const struct block *, size_t, size_t);
+
+/* One function for each way and these constants; whole blocks of bounded codes go by their masks.
+ */
+#define WAY(name, flip_, pair, end, whole)                                                       \
+  static void name##_##flip_##pair##end##whole(                                                  \
+      const struct qir_depthwise_run *run, const struct block *any, size_t first, size_t last) { \
+    struct block b = *any;                                                                       \
+    b.flipped = flip_;                                                                           \
+    b.paired = pair;                                                                             \
+    b.plain = end;                                                                               \
+    b.full = whole;                                                                              \
+    name(run, &b, first, last);                                                                  \
+  }
+#define ENDS(name, flip_, pair) \
+  WAY(name, flip_, pair, 0, 0) WAY(name, flip_, pair, 1, 0) WAY(name, flip_, pair, 1, 1)
+#define ROW(name, flip_, pair) \
+  {name##_##flip_##pair##00, name##_##flip_##pair##10, name##_##flip_##pair##11}
+#define WAYS(name)                                                            \
+  ENDS(name, 0, 0)                                                            \
+  ENDS(name, 0, 1)                                                            \
+  ENDS(name, 1, 0)                                                            \
+  ENDS(name, 1, 1)                                                            \
+  static const way_fn name##s[2][2][3] = {{ROW(name, 0, 0), ROW(name, 0, 1)}, \
+                                          {ROW(name, 1, 0), ROW(name, 1, 1)}};
 WAYS(any_window)
 WAYS(jump)
 WAYS(slide)
-
-typedef void (*way_fn)(const struct qir_depthwise_run *, const struct block *, size_t, size_t);
-static const way_fn any_windows[] = {any_window_00, any_window_01, any_window_10, any_window_11};
-static const way_fn jumps[] = {jump_00, jump_01, jump_10, jump_11};
-static const way_fn slides[] = {slide_00, slide_01, slide_10, slide_11};
+WAYS(stride)
+WAYS(slide_tall)
+WAYS(stride_tall)
 
 void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
   const size_t width = run->width, half = width / 2;
-  const way_fn *ways = (!run->three                     ? any_windows
-                        : run->slides && run->width > 2 ? slides
-                                                        : jumps) +
-                       (run->x_flip ? 2 : 0);
+  const int tall = run->size == 5;
+  const way_fn(*ways)[3] = (run->slides == 1   ? tall ? slide_talls : slides
+                            : run->slides == 2 ? tall ? stride_talls : strides
+                            : run->size == 3   ? jumps
+                                               : any_windows)[run->x_flip ? 1 : 0];
+  const int plain = !run->to_float && run->converts && qir_spans(&run->code);
+  const size_t blank = run->before + run->line, far = half * run->slides;
+  const int pairs = half > 0 && (!run->slides || far >= run->size / 2); /* far from both ends */
   for (size_t c = 0; c < run->channels; c += BLOCK) {
     const size_t left = qir_depthwise_left(run, c);
-    const struct block b = {
+    struct block b = {
         .taps = run->taps,
         .c = c,
         .keep = qir_avx512_first64(left),
@@ -237,12 +420,19 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
         .multiplier = run->multiplier + c,
         .y = (char *)run->y + c * (run->to_float ? 4 : 1),
         .to_float = run->to_float,
+        .before = run->before,
+        .blank = blank,
+        .column = run->channels,
+        .pad = run->pad,
     };
-    if (left > BLOCK / 2 || half == 0) {
-      ways[0](run, &b, 0, width);
+    const int whole = plain && left >= BLOCK;
+    if (left > BLOCK / 2 || !pairs) {
+      ways[0][plain + whole](run, &b, 0, width);
     } else {
-      ways[1](run, &b, 0, half);
-      if (width % 2) ways[0](run, &b, width - 1, width);
+      b.blank = blank - far;
+      ways[1][plain + (plain && left == BLOCK / 2)](run, &b, 0, half);
+      b.blank = blank;
+      if (width % 2) ways[0][plain](run, &b, width - 1, width);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "gemm.h"
 
+#include <math.h>
 #include <string.h>
 
 #define QIR_GEMM_KERNEL(name, isa, nr, nv, kr, widened) {#name, isa, name, nr, nv, kr, widened},
@@ -23,13 +24,14 @@ size_t qir_gemm_packed_size(const struct qir_gemm_kernel *kernel, size_t n, size
 }
 
 /*
- * Where column j of a panel is stored. Four vectors of 32-bit sums are narrowed to bytes by
- * instructions that work in 128-bit lanes, so in a panel of four vectors of sixteen, vector v
- * holds in lane l the columns 16 l + 4 v onwards, and the bytes come out in order.
+ * Where column j of a panel is stored. Vectors of 32-bit sums are narrowed to bytes by instructions
+ * that work in 128-bit lanes, so in a panel of several vectors of sixteen, lane l of vector v holds
+ * the four columns from (l * vectors + v) * 4 on, and the bytes come out in order.
  */
 size_t qir_gemm_place(size_t width, int to_float, size_t j) {
-  if (width != 64 || to_float) return j;
-  return j / 4 % 4 * 16 + j / 16 * 4 + j % 4;
+  const size_t vectors = width / 16;
+  if (vectors < 2 || to_float) return j;
+  return j / 4 % vectors * 16 + j / 4 / vectors * 4 + j % 4;
 }
 
 /*
@@ -106,6 +108,8 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
   packed->panels = memory;
   packed->bias = (int32_t *)(packed->panels + round_up(columns * packed->k * bytes, 64));
   packed->multiplier = (float *)((char *)packed->bias + round_up(columns * sizeof(int32_t), 64));
+  packed->below_one = 1;
+  for (size_t j = 0; j < multiplier_count; ++j) packed->below_one &= fabsf(multiplier[j]) < 1;
   for (size_t first = 0; first < n; first += panel) {
     const size_t width = qir_gemm_width(kernel, n, first);
     const size_t some = n - first < width ? n - first : width;
@@ -137,6 +141,7 @@ void qir_gemm_point(const struct qir_gemm_kernel *kernel, const struct qir_gemm_
   block->panel = packed->panels + j * packed->k * bytes;
   block->bias = packed->bias + j;
   block->multiplier = packed->multiplier + j;
+  block->below_one = packed->below_one;
   block->width = qir_gemm_width(kernel, packed->n, j);
   block->columns = packed->n - j < block->width ? packed->n - j : block->width;
 #if defined(QIR_FAULT_TAIL) /* never in a build to use: tests/kernels/test_faults.py plants it */

@@ -31,6 +31,7 @@ struct qir_gemm_block {
   const int32_t *bias;  /* in panel order, like multiplier */
   const int32_t *shift; /* of each row, or NULL */
   const float *multiplier;
+  int below_one;  /* all multipliers are known to be: no product leaves 32 bits */
   size_t width;   /* columns of the panel: a multiple of nr */
   size_t columns; /* of these, columns that exist */
   void *y;
@@ -76,6 +77,7 @@ struct qir_gemm_packed {
   char *panels;
   int32_t *bias;
   float *multiplier;
+  int below_one; /* all multipliers, in magnitude */
 };
 
 /* Where column j of a panel of that width is stored. */

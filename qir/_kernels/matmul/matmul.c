@@ -1,5 +1,6 @@
 #include "matmul.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "gemm/gemm.h"
@@ -188,6 +189,7 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
       .bias = parts.bias,
       .shift = parts.shift,
       .multiplier = parts.multiplier,
+      .below_one = fabsf(v->o.multiplier) < 1,
       .width = width,
       .columns = columns,
       .y = (char *)buffers[v->o.y] +

@@ -28,10 +28,10 @@ ROUND_MODES = (
 MODES = ("", "scaled", "min_combined", "min_first")
 GIVES = ("numbers", "range")
 _RANGES = "qir.ranges"
-"""The entry points of range rules, which `qir.numerics` executes."""
+"""The entry points of scale rules, which `qir.numerics` executes."""
 
 
-def range_rule_names() -> tuple[str, ...]:
+def scale_rule_names() -> tuple[str, ...]:
     """Returns what `rule` of `choose_qparams` may say."""
     return ("profile", *registry.entries(_RANGES, object))
 
@@ -101,7 +101,7 @@ def _choose(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"x is {call.types['x']}; it takes floats, or quantized values of floats")
     rule = call.text_attr("rule")
     if rule != "profile" and registry.entry(_RANGES, object, rule) is None:
-        _one_of(call, "rule", range_rule_names())
+        _one_of(call, "rule", scale_rule_names())
     storage, scale = call.attrs["storage"], call.attrs["scale_type"]
     zero = call.attrs["zero_type"] or storage
     assert isinstance(storage, DType)

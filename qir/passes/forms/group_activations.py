@@ -76,10 +76,15 @@ class GroupActivations(Pass):
     def _chain(self, anchor: Node, activations: frozenset[str]) -> list[Node]:
         chain = [anchor]
         while len(chain) <= self.most:
+            # A value with another reader must exist in memory, which a group would not leave.
             use = chain[-1].result.only_use
             if use is None or not _is_plain_float(use.node) or use.node.profile != anchor.profile:
                 break
+            # An add joins by whichever operand the chain flows into: the other one is an operand of
+            # the group.
             joins = use.node.op in activations or (self.sums and use.node.op == "add")
+            # An add may broadcast the chain's value to a larger one; kernels write an epilogue in
+            # place.
             if not joins or use.node.result.type != chain[-1].result.type:
                 break
             chain.append(use.node)

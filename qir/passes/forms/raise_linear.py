@@ -63,6 +63,7 @@ class RaiseLinear(Pass):
         for node in list(graph):
             if not _is_layer(node) or not may(self.name, "raise", node):
                 continue
+            # `linear` keeps one row for each output, as PyTorch and TensorFlow Lite store weights.
             x, weight, bias = operands(node)
             arguments = {"x": x, "w": _with_output_rows(graph, node, weight)}
             arguments |= {} if bias is None else {"bias": bias}
@@ -89,6 +90,7 @@ def _is_layer(node: Node) -> bool:
     if any(value.type.quant for value in (*node.operands.values(), node.result)):
         return False
     x, weight, bias = operands(node)
+    # Two constants are folded, not raised.
     if weight.constant is None or x.constant is not None or weight.type.rank != _MATRIX_RANK:
         return False
     if node.attrs["trans_a"] or x.type.rank < _MATRIX_RANK:
@@ -96,6 +98,7 @@ def _is_layer(node: Node) -> bool:
     # linear has no factors.
     if node.op == "gemm" and not node.attrs["alpha"] == node.attrs["beta"] == 1.0:
         return False
+    # gemm's `c` broadcasts to the whole matrix; the bias of a layer is a row.
     return bias is None or bias.type.shape == node.result.type.shape[-1:]
 
 

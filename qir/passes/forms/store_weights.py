@@ -23,19 +23,22 @@ given it, and weights take a quarter of the memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
+from qir.ir.lexer import write_word
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
+from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Affine, quantize_bias, requantize_bias
-from qir.profiles import Profile, declared_range_for, profile_in, query_for_op
+from qir.profiles import Profile, declared_range_for, profile_in, profile_names, query_for_op
 from qir.reference.interpreter import profile_name_of
 from qir.reference.products import ProductKernel
 from qir.reference.weights import quantize_weights
@@ -53,6 +56,22 @@ class StoreWeights(Pass):
     name = "store-weights"
     rescaled: bool = False
     """Whether biases that are integers with a scale of their own become 32-bit integers too."""
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Yields a layer with float weights under a profile that quantizes them."""
+        text = (
+            "graph main as {} {{\n  %x = input() : 1x2x2x2x!quant.uniform<u8:f32, 0.5>\n"
+            "  %w = constant([6.375, 0.875]) : 1x2x1x1xf32\n"
+            "  %y = conv2d(%x, %w) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>\n"
+            "  output(y=%y)\n}}\n"
+        )
+        # The core names no runtime: the sample takes the first profile that quantizes weights.
+        for profile_name in profile_names():
+            graph = parse(text.format(write_word(profile_name)))
+            if any(_layer(graph, node) for node in graph):
+                yield cls(), graph
+                return
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0

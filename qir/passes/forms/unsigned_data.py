@@ -34,6 +34,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ABOUT_INTEGERS
 from qir.rewrite import REGROUPED, Pass
 
+# i8 and u8 count the same 256 steps; the bit patterns differ in the highest bit.
 _ZERO_SHIFT = 128
 
 
@@ -120,8 +121,15 @@ def _is_weight(value: Value) -> bool:
     source = value.node.operands.get("x")
     if source is None or source.constant is None:
         return False
+    # A weight is dequantized first, so the layer is two steps from it.
     uses = [use for user in value.users for result in user.results for use in result.uses]
-    return any(not use.node.stages and use.slot == spec(use.node.op).traits.weight for use in uses)
+    return any(not use.node.stages and use.slot == _weight_slot(use.node) for use in uses)
+
+
+def _weight_slot(node: Node) -> str | None:
+    """Returns the slot of a layer's weight; transposed convolutions have no trait for it."""
+    traits = spec(node.op).traits
+    return traits.weight or ("w" if traits.layer else None)
 
 
 def _unsigned_type(quant: QuantType) -> QuantType:

@@ -83,6 +83,8 @@ class WidenReals(Pass):
         first = next((node for part in parts for node in part if _computes(node)), None)
         if first is None or not may(self.name, "widen", first):
             return 0
+        # Each body is retyped by itself: its inputs and results keep their types, so that the node
+        # that holds it needs no change.
         count = sum(Retyping(part, NARROW, F32, not_plain).run() for part in parts)
         message = f"16-bit floats are float32: {count} values, rounded less often"
         ledger.add(Change.REGROUPED, self.name, graph.name, message)

@@ -48,7 +48,7 @@ from qir.ir.origin import Lineage
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.numerics.range_rules import known_scales
+from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.assign_schemes import read_capability, write_capability
 from qir.passes.quantize.materialize import read_statistics, weight_type
 from qir.profiles import Profile, dequantize_by_profile, profile_in, quantize_by_profile
@@ -111,7 +111,7 @@ class CorrectBias(BiasCorrection):
     profile: str = "native"
     """The profile whose rules quantize the weights."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
-    """The range rule, or the family of them, that takes the place of the profile's."""
+    """The scale rule, or the family of them, that takes the place of the profile's."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.channel_noise import NoisyLayer, least_noise
+from qir.analysis.channel_noise import NoisyLayer, minimize_noise
 from qir.calibration import Key, Statistics
 from qir.calibration.scaling import Scaled
 from qir.ir.dims import known_shape
@@ -156,7 +156,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Flo
         return []
     groups, bounds = [group for group, _ in candidates], [found for _, found in candidates]
     balanced = _balanced(groups, bounds, statistics)
-    factors = least_noise(_noisy_layers(groups, statistics), balanced, bounds)
+    factors = minimize_noise(_noisy_layers(groups, statistics), balanced, bounds)
     rounded = [_rounded(found, *ends) for found, ends in zip(factors, bounds, strict=True)]
     return [
         (group, found)

@@ -55,7 +55,7 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, quantize_bias
-from qir.numerics.range_rules import known_scales
+from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.quantize_dynamic import finite_weights, least_and_greatest
 from qir.profiles import (
     Profile,
@@ -92,7 +92,7 @@ def _rounding_texts(pairs: object) -> list[str]:
     )
 
 
-def _read_range_rule(text: str | list[str]) -> str:
+def _read_scale_rule(text: str | list[str]) -> str:
     return known_scales(str(text))
 
 
@@ -110,8 +110,8 @@ class Materialize(Pass):
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
     """Whose rules the numbers are found by."""
-    scales: str = field(default="profile", metadata=option(read=_read_range_rule))
-    """The range rule, or the family of them, that takes the place of the profile's."""
+    scales: str = field(default="profile", metadata=option(read=_read_scale_rule))
+    """The scale rule, or the family of them, that takes the place of the profile's."""
     rounding: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=option(

@@ -41,7 +41,7 @@ from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.numerics.range_rules import known_scales
+from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.clip_weights import symmetric_layers
 from qir.passes.quantize.materialize import weight_type
 from qir.profiles import Profile, profile_in, quantize_by_profile
@@ -92,7 +92,7 @@ class RoundWeights(Pass):
     profile: str = "native"
     """Whose rules the quantized values of weights are found by."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
-    """The range rule, or the family of them, that takes the place of the profile's."""
+    """The scale rule, or the family of them, that takes the place of the profile's."""
     centered: bool = False
     """Whether the mean error may stay, because `correct-bias` takes it away after this."""
 

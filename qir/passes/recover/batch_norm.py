@@ -27,6 +27,7 @@ def batch_norm(op: Ops, x: Var) -> Term:
     mean, spread, gain, beta = (Var(name).where("constant") for name in _PARAMETERS)
     less = op.sub(x, mean)
     slope = op.mul(op.div(less, spread), gain) | op.mul(less, gain) | op.div(less, spread)
+    # Exporters that fold constants leave out a mean of 0 or a gain of 1.
     plain = op.mul(x, gain) | op.div(x, spread)
     return op.add(slope | plain, beta)
 
@@ -37,6 +38,7 @@ def _axis(match: Match) -> int | None:
     axes: set[int] = set()
     for value in _matched_parameters(match).values():
         shape = (1,) * (x.rank - value.type.rank) + tuple(value.type.shape)
+        # A constant of more axes would widen x, and one of another type make the result that type.
         if len(shape) > x.rank or value.type.element != x.element:
             return None
         axes |= {i for i, size in enumerate(shape) if size != 1}
@@ -44,6 +46,8 @@ def _axis(match: Match) -> int | None:
         return None
     axis = axes.pop()
     is_after_layer = _is_layer_with_weights(match["x"].node)
+    # A constant along the last axis of anything else may be a learned factor of features, which is
+    # no channel to a convolution that folds it.
     is_image = x.rank > 2 and axis == 1
     return axis if is_image or (is_after_layer and axis == x.rank - 1) else None
 
@@ -93,6 +97,7 @@ def _replace(graph: Graph, match: Match) -> Value:
 def _per_channel(value: Value, count: int) -> NDArray[np.float64]:
     assert value.constant is not None
     elements = np.asarray(value.constant.data, np.float64).reshape(-1)
+    # One number for all channels is as good as a row of it; a batch norm wants the row.
     return np.asarray(np.broadcast_to(elements, (count,)))
 
 

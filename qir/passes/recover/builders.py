@@ -55,6 +55,7 @@ def uniform_number(value: Value) -> float | None:
     ):
         return None
     first = constant.data.reshape(-1)[0]
+    # `contents` knows its size without being computed; a large weight is read only if it must be.
     is_uniform = constant.contents.size == 1 or bool(np.all(constant.data == first))
     return float(first) if is_uniform and np.isfinite(float(first)) else None
 
@@ -95,6 +96,7 @@ def last_axes(axes: Attr, rank: int) -> int | None:
     if not isinstance(axes, tuple):
         return None
     listed = sorted(a % rank for a in axes if isinstance(a, int) and -rank <= a < rank)
+    # No axes named means all of them, as in ONNX's reductions.
     listed = listed or list(range(rank))
     return listed[0] if listed and listed == list(range(listed[0], rank)) else None
 

@@ -28,6 +28,7 @@ def group_norm(op: Ops, x: Var) -> Term:
     """x in groups of channels, each normalized, in its own shape again; times gamma, plus beta."""
     groups = op.reshape(x, Var("grouped"), ...).named("split")
     normalized = op.instance_norm(groups, 1.0, 0.0)
+    # A model of open sizes reshapes by the shape of x, one of known sizes by a constant.
     back = op.shape(x, start=0, end=None) | Var("sizes").where("constant")
     joined = op.reshape(normalized, back).named("joined")
     return _with_channel_parameters(op, joined)
@@ -37,6 +38,8 @@ def group_norm(op: Ops, x: Var) -> Term:
 def group_norm_of_layers(op: Ops, x: Var) -> Term:
     """The same by a layer norm over all axes of a group, without numbers of its own."""
     groups = op.reshape(x, Var("grouped"), ...).named("split")
+    # The layer norm runs over a whole group, so a gain of its own would be one for each element,
+    # which group_norm does not have.
     ones = Var("ones").check("is 1 throughout", lambda value: uniform_number(value) == 1)
     zeros = Var("zeros").check("is 0 throughout", lambda value: uniform_number(value) == 0)
     normalized = op.layer_norm(groups, ones, maybe(zeros))
@@ -56,6 +59,8 @@ def _groups(match: Match) -> int | None:
     joined = match.node("joined")
     shape = joined.operands["shape"].node
     is_shape_of_x = shape.op == "shape" and shape.operands["x"] is match["x"]
+    # By a constant the shape must be that of x in every known size, and one open size may follow
+    # from the others.
     joined_shape = joined.result.type.shape
     known = None not in x and len(joined_shape) == len(x) and joined_shape.count(None) < 2
     is_same_shape = known and all(a in (None, b) for a, b in zip(joined_shape, x, strict=True))
@@ -73,6 +78,7 @@ def _is_over_whole_groups(norm: Node) -> bool:
     """Returns whether a norm goes over all axes after those of batch and groups."""
     if norm.op == "instance_norm":
         return True
+    # [N, groups, ...]: a layer norm from axis 2 on covers one group, as an instance norm does.
     axis, rank = norm.attrs["axis"], norm.result.type.rank
     return isinstance(axis, int) and axis % rank == 2
 
@@ -89,6 +95,7 @@ def _has_channel_parameters(match: Match) -> bool:
 
 
 def _is_per_channel(value: Value, rank: int, channels: object) -> bool:
+    # Broadcasting aligns shapes at their last axes.
     shape: Shape = (1,) * (rank - value.type.rank) + tuple(value.type.shape)
     other_sizes = [size for i, size in enumerate(shape) if i != 1]
     return len(shape) == rank and set(other_sizes) <= {1} and shape[1] in (1, channels)

@@ -19,6 +19,7 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern, such
 from qir.rewrite.patterns.rewriting import Rewrite
 
+# Exporters write these as decimals of six or seven digits, so that equality would miss them.
 _SIXTH = such("is 1 / 6", lambda found: _is(found, 1 / 6))
 _HALF = such("is 1 / 2", lambda found: _is(found, 0.5))
 
@@ -40,6 +41,7 @@ def sigmoid(op: Ops, x: Var) -> Term:
 @pattern
 def hard_sigmoid(op: Ops, x: Var) -> Term:
     """alpha * x + beta, kept in 0..1, with the slope as a factor or a divisor."""
+    # A slope of 0 or below is no hard sigmoid, though the formula would fit.
     slope = op.mul(x, positive("alpha")) | op.div(x, positive("by"))
     return op.clip(op.add(slope, number("beta")), min=0.0, max=1.0)
 
@@ -73,6 +75,7 @@ def log_sigmoid(op: Ops, x: Var) -> Term:
 
 
 def _slope(match: Match) -> dict[str, Attr] | None:
+    # Only one of the two alternatives of the pattern has bound its variable.
     divided = match.get("alpha") is None
     slope = 1 / matched_number(match, "by") if divided else matched_number(match, "alpha")
     return {"alpha": slope, "beta": matched_number(match, "beta")}

@@ -25,6 +25,7 @@ class Bindings:
         self._twins = twins or {}
 
     def _key(self, name: str) -> Key:
+        # A misspelled name would otherwise look like a slot that was left empty.
         if name not in self._plan.names:
             known = ", ".join(sorted(self._plan.names))
             raise UsageError(f"pattern {self._plan.name} names nothing {name}; it names {known}")
@@ -46,6 +47,8 @@ class Bindings:
         found = self.get(name)
         if found is None:
             problem = "has a value in each of rounds(...)"
+            # A name inside a repetition has a value for each round, so there is no one value to
+            # give.
             problem = problem if self._plan.repeats(name) else "has no value here"
             raise UsageError(f"pattern {self._plan.name}: {name} {problem}")
         return found
@@ -82,6 +85,7 @@ class Bindings:
 
     def _within(self, twins: Mapping[Key, Key]) -> Mapping[Key, Key]:
         """Names to terms through repetitions within repetitions."""
+        # A repetition inside another has twins of twins: names go through the outer ones first.
         return {**{k: twins.get(v, v) for k, v in self._twins.items()}, **twins}
 
 

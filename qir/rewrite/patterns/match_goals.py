@@ -10,6 +10,8 @@ from qir.ir.node import Value
 from qir.rewrite.patterns.terms import Chain, Repeat, Rest, Term
 
 
+# Items are never changed, so that the states of all choices share their tails: going back to
+# an earlier choice is taking its list again.
 class GoalList:
     """A linked list of goals: a term to match at a value, and the goals after it."""
 
@@ -74,6 +76,8 @@ class BindResult(Term):
     key: str
 
 
+# Terms such as `Either` fit in several ways, and which is right shows only further on: so the
+# attempt keeps a stack of these, and goes back to the last one when a goal fails.
 class Choice:
     """A point to backtrack to: the untried ways to continue from a state."""
 
@@ -98,5 +102,6 @@ class Reached(Term):
     choice: Choice
 
 
+# None already means that no goal is left, which is success.
 FAILED = GoalList.__new__(GoalList)
 """Returned where a term does not match."""

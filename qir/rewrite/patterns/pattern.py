@@ -171,6 +171,8 @@ class Maker:
 
         Raises TypeRuleError for slots and attributes that the op does not have.
         """
+        # Slots are checked when the pattern is written, so that a typing error fails at import, not
+        # as a pattern that never matches.
         rows = [spec(name) for name in self.ops]
         return Op(self.ops, *_split(rows, list(operands), more))
 
@@ -184,6 +186,7 @@ def _split(
     lists = [slot.name for slot in row.operands if slot.variadic]
     listed = operands[len(fixed) :] if lists else []
     given = operands[: len(fixed)] if lists else operands
+    # `...` after a list belongs to the list, as its rest.
     others = bool(given) and given[-1] is ... and not listed
     given = given[:-1] if others else given
     if len(given) > len(fixed):
@@ -260,6 +263,7 @@ def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
         raise TypeRuleError(f"{row.name} has no attribute {name}")
     if isinstance(thing, TermCondition):
         return thing
+    # Numbers are compared in the attribute's own type: 1 for a float attribute is 1.0.
     value = as_kind(thing, found.kind)  # type: ignore[arg-type]
     if not found.accepts(value):
         raise TypeRuleError(f"{row.name}: {name} = {thing!r} is not {found.kind}")
@@ -270,6 +274,7 @@ class Ops:
     """Writes the ops of a pattern: `op.relu(x)`, `op.any_of("relu", "clip")(x)`."""
 
     def __getattr__(self, name: str) -> Maker:
+        # Python asks for such names by itself, as copy and pickle do: no op has one.
         if name.startswith("__"):
             raise AttributeError(name)
         return self.any_of(name)

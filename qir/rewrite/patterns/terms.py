@@ -158,6 +158,7 @@ class Op(Term):
 class Out(Term):
     """One of the results of an op that makes several."""
 
+    # The op is the term that is bound: two results of one op share it, and so must be of one node.
     op: Op
     index: int
 
@@ -237,6 +238,8 @@ def children(term: Term) -> Iterator[Term]:
         case Op() | Chain():
             for operand in operands(term):
                 yield from terms_in(operand)
+        # The flow of a repetition is left out below: it stands for the round before, not for a
+        # subterm.
         case Out():
             yield term.op
         case Either():

@@ -34,6 +34,7 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
     """
     node = _node_of(error, numbering)
     at = f"{numbering.path}{node.name}" if node else ""
+    # Other exceptions are faults of the pass, whose type says more than their text: KeyError: 'x'.
     is_described = isinstance(error, QirError | TooLong)
     message = str(error) if is_described else f"{type(error).__name__}: {error}".rstrip(": ")
     names_pass = message.startswith(f"pass {name}")
@@ -54,6 +55,8 @@ def noted(error: QirError, node: str, *graphs: Graph, neighbours: Iterable[str] 
     node, they are the first ones of the first graph.
     """
     excerpt = next(filter(None, (around(graph, node) for graph in graphs)), "")
+    # A rewrite may have removed the node that it failed at; its neighbours in the graph before it
+    # still show the place.
     for neighbour in () if excerpt else neighbours:
         excerpt = excerpt or next(filter(None, (around(graph, neighbour) for graph in graphs)), "")
     error.add_note(excerpt or _beginning(graphs[0]))
@@ -92,6 +95,7 @@ def place(numbering: Numbering, node: str) -> str:
 def _node_of(error: BaseException, numbering: Numbering) -> Node | None:
     """Returns the node that a pass was at: of its last rewrite, else what its innermost frames
     hold."""
+    # The nodes of the last rewrite, the root first.
     if numbering.nodes:
         return numbering.nodes[0]
     frames: list[TracebackType] = []

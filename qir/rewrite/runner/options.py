@@ -83,6 +83,7 @@ def _name(pass_field: Field[object]) -> str:
 def _default(pass_field: Field[object]) -> str:
     if pass_field.default is MISSING:
         return ""
+    # A default that no text can hold, such as a table, is shown as none.
     try:
         return value_text(pass_field.default)
     except UsageError:
@@ -159,6 +160,8 @@ def options_text(one: Pass) -> str:
             if pass_field.default_factory is not MISSING
             else pass_field.default
         )
+        # Only what differs is written, so that journals stay readable and do not change when an
+        # option is added.
         if not pass_field.init or value is default or _same(value, default):
             continue
         try:

@@ -38,6 +38,7 @@ def _no_node(graph: Graph, fault_of: Callable[[Node], str]) -> Fault | None:
 _QDQ = frozenset({"quantize", "dequantize", "recode", "choose_qparams", "qparams"})
 
 
+# Results are enough: an operand is the result of another node.
 def _quantized_result(node: Node) -> str:
     quantized = next((v.name for v in node.results if v.type.quant), "")
     return f"%{quantized} is quantized" if quantized else ""
@@ -96,6 +97,7 @@ PROPERTIES: dict[str, Property] = {
             "every node but an input is used",
             lambda graph: _no_node(
                 graph,
+                # Inputs are part of the signature of a model, so pruning leaves them.
                 lambda n: (
                     "nobody uses it" if n.op not in ("input", "output") and not n.used else ""
                 ),

@@ -16,7 +16,7 @@ from qir.inspect.metrics import Metric
 from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
 from qir.ir.ops import OPS, PluginOp
-from qir.numerics.range_rules import NamedRangeRule
+from qir.numerics.scale_rules import ScaleRule
 from qir.numerics.stages import StageFunction
 from qir.profiles import PluginMethod, dumps, load, profile
 from qir.profiles.conditions import GroupCondition
@@ -31,7 +31,7 @@ from qir.testing.conformance.metrics import check_metric
 from qir.testing.conformance.observers import check_observer
 from qir.testing.conformance.ops import check_op
 from qir.testing.conformance.passes import check_pass
-from qir.testing.conformance.range_rules import check_range_rules
+from qir.testing.conformance.scale_rules import check_scale_rules
 from qir.testing.conformance.targets import check_target
 
 
@@ -74,14 +74,14 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_rows({name: found})
     if isinstance(found, PreparationStep):
         return check_steps({name: found})
-    if isinstance(found, NamedRangeRule):
-        return check_range_rules({name: found})
+    if isinstance(found, ScaleRule):
+        return check_scale_rules({name: found})
     if isinstance(found, Mapping):
         # Entry points of several kinds give tables, which are told apart by what they hold.
         if all(isinstance(row, PreparationStep) for row in found.values()):
             return check_steps(found)
-        if all(isinstance(row, NamedRangeRule) for row in found.values()):
-            return check_range_rules(found)
+        if all(isinstance(row, ScaleRule) for row in found.values()):
+            return check_scale_rules(found)
         methods = all(isinstance(row, PluginMethod) for row in found.values())
         return check_methods(found) if methods else check_rows(found)
     if isinstance(found, Path):
@@ -108,7 +108,8 @@ def check_rows(table: Mapping[str, Form | GroupCondition | StageFunction]) -> tu
 
     def says() -> None:
         for name, row in table.items():
-            demand(bool(row.said) and not row.said.endswith("."), f"{name}: said is no phrase")
+            text = row.description
+            demand(bool(text) and not text.endswith("."), f"{name}: its description is no phrase")
 
     def names_ops() -> None:
         for name, row in table.items():
@@ -118,7 +119,10 @@ def check_rows(table: Mapping[str, Form | GroupCondition | StageFunction]) -> tu
     def names_a_field() -> None:
         for name, row in table.items():
             if isinstance(row, StageFunction):
-                demand(name.startswith(f"{row.of}."), f"{name} is no word of stage.{row.of}")
+                demand(
+                    name.startswith(f"{row.stage_field}."),
+                    f"{name} is no word of stage.{row.stage_field}",
+                )
 
     checks.check("says in a phrase what it means", says)
     checks.check("names ops that there are", names_ops)
@@ -132,7 +136,7 @@ def check_steps(table: Mapping[str, PreparationStep]) -> tuple[Check, ...]:
 
     def says() -> None:
         for name, step in table.items():
-            demand(step.said.endswith("."), f"{name}: said is no sentence")
+            demand(step.description.endswith("."), f"{name}: its description is no sentence")
 
     def runs() -> str:
         for name, step in table.items():

@@ -111,7 +111,8 @@ def _inside(observer: Observer) -> str:
                 least, most = -max(-least, most), max(-least, most)
             wide = f"{said} is wider than {least:g}..{most:g}, which was seen"
             # A rule may add zero to the range, as every quantized range holds it.
-            demand(min(least, 0) <= low and high <= max(most, 0), wide)
+            is_inside = min(least, 0) <= low and high <= max(most, 0)
+            demand(is_inside or observer.widens, wide)
             count += 1
     return f"{count} ranges"
 

@@ -9,6 +9,7 @@ from qir.backends.cpu import CpuTarget
 from qir.ir.text import parse
 from qir.profiles import parser
 from qir.reference.interpreter import run
+from tests.overriding import override_profile
 
 TEXT = """
 graph main as {profile} {{
@@ -28,7 +29,7 @@ def test_a_graph_of_onnxruntimes_profile_runs_on_kernels() -> None:
 def test_a_profile_that_computes_otherwise_is_run_by_the_reference() -> None:
     text = 'name = "odd"\nextends = "native"\n[[rule]]\nop = "mul"\nmethod = "reals"\n'
     odd = parser.parse(text, "odd.toml", profiles.profile)
-    with profiles.override_profile(odd):
+    with override_profile(odd):
         graph = parse(TEXT.format(profile="odd"))
         compiled = CpuTarget().compile(graph)
         (row,) = compiled.fallbacks

@@ -150,7 +150,7 @@ def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     path, made = pool(tmp_path)
-    with pytest.raises(UsageError, match="exists; --force overwrites it"):
+    with pytest.raises(UsageError, match="exists; `force=True` overwrites it"):
         made.save(path)
     with pytest.raises(UsageError, match=r"program files end in \.qirp"):
         made.save(tmp_path / "a.onnx")

@@ -16,6 +16,7 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.profiles import parser
 from qir.reference import interpreter
+from tests.overriding import override_profile
 
 from .nets import Net
 
@@ -153,7 +154,7 @@ def test_a_scalar_is_added_in_the_turn_of_the_whole_tensor(
 def test_what_a_runtime_computes_by_the_place_of_an_element_has_a_table_for_the_end() -> None:
     text = 'name = "lanes"\nextends = "native"\n[[rule]]\nop = "add"\n'
     text += 'method = {name = "vectors", lanes = 64, after = true}\n'
-    with profiles.override_profile(parser.parse(text, "lanes.toml", profiles.profile)):
+    with override_profile(parser.parse(text, "lanes.toml", profiles.profile)):
         graph = parse(f"""
         graph main as lanes {{
           %x = input() : 90x{Q}

@@ -33,7 +33,7 @@ def test_a_trained_model_is_written_where_that_is_allowed(form: str, tmp_path: P
     made, x = trained()
     graph = qir.load(made, inputs=(x,))
     path = tmp_path / "m.onnx"
-    with pytest.raises(Refused, match=r"values beyond 0\.\.127 are not clamped: .* --lossy"):
+    with pytest.raises(Refused, match=r"values beyond 0\.\.127 are not clamped: .* `lossy"):
         qir.save(graph, path, format=form)
     qir.save(graph, path, format=form, lossy=True)
     session = onnxruntime.InferenceSession(path)

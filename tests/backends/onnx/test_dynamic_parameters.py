@@ -141,5 +141,5 @@ def test_a_rule_without_operators_is_refused_by_name() -> None:
         "graph g as native {\n%x = input() : 3xf32\n%s, %z = choose_qparams(%x) "
         '{rule = "torch.dynamic", storage = i8} : f32, i8\noutput(s=%s, z=%z)\n}'
     )
-    with pytest.raises(Refused, match=r"^s: the range rule 'torch\.dynamic' has no form in ONNX"):
+    with pytest.raises(Refused, match=r"^s: the scale rule 'torch\.dynamic' has no form in ONNX"):
         to_model(graph, Ledger())

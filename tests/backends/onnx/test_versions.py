@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 import qir
 from qir.backends.onnx import versions
 from qir.inspect.probing import head_of
-from qir.inspect.versions import covers
 from qir.profiles import profile, profile_names
+from qir.profiles.versions import covers
 from qir.target import target
 
 

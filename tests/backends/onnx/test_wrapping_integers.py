@@ -156,7 +156,7 @@ def test_products_without_an_operator_on_integers_become_floats_where_they_fit(
     graph, wraps = pipeline.load(source), terms > MOST
     if wraps:
         said = r"[ym](\.product)?: .* is written as float ops .* sums come to .* wrap in 32 bits; "
-        said += "--lossy allows it"
+        said += "`lossy=True` allows it"
         with pytest.raises(Refused, match=said):
             pipeline.save(graph, made, target=target, format="qoperator")
         assert not made.exists()
@@ -190,7 +190,9 @@ def test_a_branch_whose_weights_lie_outside_is_held_to_the_same(
     graph.node.append(node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1]))
     onnx.save(proto, source)
     if terms > MOST:
-        with pytest.raises(Refused, match=r"sums come to .* wrap in 32 bits; --lossy allows it"):
+        with pytest.raises(
+            Refused, match=r"sums come to .* wrap in 32 bits; `lossy=True` allows it"
+        ):
             pipeline.save(pipeline.load(source), made, target="onnx", format=form)
         assert not made.exists()
         return

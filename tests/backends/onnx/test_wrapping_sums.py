@@ -81,7 +81,9 @@ def test_sums_that_wrap_are_refused_as_floats_unless_asked_for(
 ) -> None:
     source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
     onnx.save(integer_model(kind, MOST - 100), source)
-    with pytest.raises(Refused, match=r"y: .*sums come to .* wrap in 32 bits; --lossy allows it"):
+    with pytest.raises(
+        Refused, match=r"y: .*sums come to .* wrap in 32 bits; `lossy=True` allows it"
+    ):
         pipeline.save(pipeline.load(source), made, format=form)
     assert not made.exists()
     ledger = Ledger()

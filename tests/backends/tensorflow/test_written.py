@@ -185,7 +185,7 @@ def test_a_name_must_fit_the_form(tmp_path: Path) -> None:
     ):
         qir.save(graph, tmp_path / "out", target=TARGET)
     qir.save(graph, tmp_path / "out", target=TARGET, format="savedmodel")
-    with pytest.raises(UsageError, match="exists; --force overwrites it"):
+    with pytest.raises(UsageError, match="exists; `force=True` overwrites it"):
         qir.save(graph, tmp_path / "out", target=TARGET, format="savedmodel")
     qir.save(graph, tmp_path / "out", target=TARGET, format="savedmodel", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

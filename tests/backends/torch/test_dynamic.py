@@ -78,9 +78,9 @@ def test_convolutions_stay_float_without_data_and_the_plan_says_why() -> None:
 
 
 def test_layers_quantized_for_an_engine_are_no_exported_program(tmp_path: Path) -> None:
-    """Engines choose by another range rule than exported programs have."""
+    """Engines choose by another scale rule than exported programs have."""
     graph, _ = dynamic("pytorch-x86")
-    with pytest.raises(Refused, match=r"no range rule torch\.dynamic .*; quantize for pt2e, or"):
+    with pytest.raises(Refused, match=r"no scale rule torch\.dynamic .*; quantize for pt2e, or"):
         pipeline.save(graph, tmp_path / "a.pt2", target="pytorch-x86")
 
 

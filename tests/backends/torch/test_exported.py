@@ -21,10 +21,10 @@ from torch.jit import ScriptModule
 import qir
 from qir import pipeline
 from qir.errors import Refused, UsageError
-from qir.inspect import versions
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.text import parse
+from qir.profiles import versions
 from qir.target import target
 from tests.cli.command import qir as command
 

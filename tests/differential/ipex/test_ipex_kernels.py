@@ -24,9 +24,9 @@ from qir.ir.node import Value
 from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param, uniform
 from qir.numerics.fields import MethodField
 from qir.profiles import Profile, profile
-from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.counting import note
+from tests.overriding import override_profile
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "ipex"
 PROFILE = "ipex-2.8"

@@ -19,7 +19,6 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import profile
-from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.counting import note
 from tests.differential.ipex.programs import (
@@ -32,6 +31,7 @@ from tests.differential.ipex.programs import (
     narrow,
 )
 from tests.oracles.ipex_programs import FILE, digest
+from tests.overriding import override_profile
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_IPEX", ROOT / "build/oracles/ipex/bin/python"))

@@ -334,7 +334,7 @@ def test_programs_of_our_own_are_written_for_onnxruntime(body: str) -> None:
         (
             '%x = input() : 3xf32 %s, %z = choose_qparams(%x) {rule = "torch.dynamic", '
             "storage = u8} : f32, u8 output(s=%s, z=%z)",
-            "s: the range rule 'torch.dynamic' has no form in ONNX",
+            "s: the scale rule 'torch.dynamic' has no form in ONNX",
         ),
         (
             '%x = input() : 3xf32 %s = input() : f32 %q = quantize(%x, scale=%s) {round = "up"} : '

@@ -12,7 +12,6 @@ from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Query, profile
-from qir.profiles.library import override_profile
 from tests.differential.predictions import Array, Count, F, Held, Then, predicted, ranged
 from tests.differential.tensorflow.kernels import (
     BOUNDS,
@@ -24,6 +23,7 @@ from tests.differential.tensorflow.kernels import (
     TensorFlow,
     random_integers,
 )
+from tests.overriding import override_profile
 
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 NAME = "tf-2.21.onednn"

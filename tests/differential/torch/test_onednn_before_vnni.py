@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from qir.profiles import Profile, profile
-from qir.profiles.library import override_profile
 from tests.differential.torch.kernels import Held, Product, Tally, processor, product_of
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 
 from . import draws_of_torch as draws
 from .test_torch_pointwise import claimed_of

@@ -18,7 +18,6 @@ from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType
 from qir.profiles import Query, profile
 from qir.profiles.kernel_forms import forms_of
-from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.differential.torch.kernels import (
     Array,
@@ -32,6 +31,7 @@ from tests.differential.torch.kernels import (
     random_integers,
 )
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 from tests.processors import LACKS, has
 
 from . import draws_of_torch as draws

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from qir.profiles import parse, profile
-from qir.profiles.library import override_profile
 from tests.differential.torch.kernels import (
     F,
     Held,
@@ -22,6 +21,7 @@ from tests.differential.torch.kernels import (
     run_product,
 )
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 
 from . import draws_of_torch as draws
 from .test_torch_products import claim, conv, linear

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from qir.profiles import Query, profile
-from qir.profiles.library import override_profile
 from tests.differential.torch.kernels import (
     Array,
     Asked,
@@ -27,6 +26,7 @@ from tests.differential.torch.kernels import (
     random_integers,
 )
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 
 from . import draws_of_torch as draws
 from .test_torch_depthwise import depthwise

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from qir.profiles import Query, profile
-from qir.profiles.library import override_profile
 from tests.differential.torch.kernels import (
     Array,
     Asked,
@@ -27,6 +26,7 @@ from tests.differential.torch.kernels import (
     product_of,
 )
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 
 from .draws_of_torch import LENGTHS, exactly, image, odd, pair
 from .test_torch_depthwise import full

@@ -11,7 +11,6 @@ import pytest
 
 from qir.profiles import Profile, Query, profile
 from qir.profiles.kernel_forms import forms_of
-from qir.profiles.library import override_profile
 from tests.differential.torch.kernels import (
     Asked,
     F,
@@ -29,6 +28,7 @@ from tests.differential.torch.kernels import (
     tensor,
 )
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 
 from .draws_of_torch import image
 from .pointwise_of_torch import ACTIVATIONS, Form, in_engine, made, predicted

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from qir.profiles import Query, profile
-from qir.profiles.library import override_profile
 from tests.differential.torch.kernels import Tally, processor, product_of
 from tests.differential.torch.profile_in_use import named
+from tests.overriding import override_profile
 
 from . import draws_of_torch as draws
 from .test_torch_products import conv, linear, made_by

@@ -159,6 +159,10 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
             r"weights/weight_0: file not",
         ),
         (lambda name, data: data.replace(b"aten.linear", b"mine.linear"), "import the library"),
+        (
+            lambda name, data: b"999" if name.endswith(".data/version") else data,
+            r"states version 999, and this PyTorch reads up to \d+; read it with the PyTorch that",
+        ),
     ],
 )
 def test_a_member_that_is_missing_or_damaged_is_named(

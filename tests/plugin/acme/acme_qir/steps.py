@@ -1,4 +1,4 @@
-"""A range rule, which makes every scale a power of two, and a stage function."""
+"""A scale rule, which makes every scale a power of two, and a stage function."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.numerics import Affine, Rule
-from qir.numerics.range_rules import NamedRangeRule, RangeRequest
+from qir.numerics.scale_rules import ScaleRequest, ScaleRule
 from qir.numerics.stages import BoundsStage
 
 Array = NDArray[np.generic]
 
 
-def _shift(low: Array, high: Array, request: RangeRequest) -> tuple[Array, Array]:
+def _shift(low: Array, high: Array, request: ScaleRequest) -> tuple[Array, Array]:
     least = np.minimum(low.astype(np.float64), 0)
     most = np.maximum(high.astype(np.float64), 0)
     qmin, qmax = request.bounds
@@ -31,5 +31,5 @@ def _up(bounds: NDArray[np.float32], out: Affine, rule: Rule) -> Array:
     return np.asarray(np.ceil(bounds / out.scale) + out.zero)
 
 
-SHIFT = NamedRangeRule(function=_shift, said="scale = 2^ceil(log2((rmax-rmin)/255))")
+SHIFT = ScaleRule(function=_shift, formula="scale = 2^ceil(log2((rmax-rmin)/255))")
 STAGES = {"ends.acme_up": BoundsStage("bounds are rounded up", _up)}

@@ -1,4 +1,4 @@
-"""Range rules by name: how a range becomes a scale and a zero point, as tools and runtimes have it.
+"""Scale rules: how a range becomes a scale and a zero point, as tools and runtimes have it.
 
 `choose_qparams`, `--scales`, target files and `choose.by` of profiles name them. They are found by
 the entry point `qir.ranges`: those of one runtime are in its backend's folder.
@@ -19,14 +19,14 @@ from qir.ir.dtype import DType
 from qir.numerics.fields import Choose
 
 KIND = "qir.ranges"
-"""The entry points of range rules; each names a `NamedRangeRule` or a table of them by name."""
+"""The entry points of scale rules; each names a `ScaleRule` or a table of them by name."""
 SYMMETRIC_TEXT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
 AFFINE_TEXT = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
 Tensor: TypeAlias = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class RangeRequest:
+class ScaleRequest:
     """What scale and zero point are chosen for."""
 
     storage: DType
@@ -35,29 +35,32 @@ class RangeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedRangeRule:
-    """How a range becomes a scale and a zero point: by the fields of `choose`, or by a function."""
+class ScaleRule:
+    """How a range becomes a scale and a zero point: by the fields of `choose`, or by a function.
+
+    The range itself comes from a range rule of `qir.calibration`, or from data at run time.
+    """
 
     choose: Choose | None = None
-    function: Callable[[Tensor, Tensor, RangeRequest], tuple[Tensor, Tensor]] | None = None
+    function: Callable[[Tensor, Tensor, ScaleRequest], tuple[Tensor, Tensor]] | None = None
     """`function(low, high, request)`: scales and zero points, of ranges in arrays of one shape, for
     what no fields express. It raises OpError for what it has no scale for."""
-    said: str = ""
+    formula: str = ""
     """The formula as it is printed; a rule without one is no choice of `--scales`."""
     storages: tuple[str, ...] = ()
     """Storage types of which the formula speaks; any where none is named."""
     symmetric: bool | None = None
     """Whether quantized values are about zero, or from it; None where the formula has both."""
     note: str = ""
-    """What is to be said next to it."""
+    """A remark that is printed after the formula."""
     family: str = ""
-    """The name of rules that go together: each type of quantized values takes the one that speaks
-    of it."""
+    """The name under which `--scales` takes several rules: each storage type by the one that fits
+    it."""
 
     def __post_init__(self) -> None:
         if (self.choose is None) == (self.function is None):
             has = "neither" if self.choose is None else "both"
-            raise ArgumentError(f"NamedRangeRule is given choose or function; it has {has}")
+            raise ArgumentError(f"ScaleRule is given choose or function; it has {has}")
 
     def fits(self, storage: str, symmetric: bool) -> bool:
         """Returns whether the formula says how such quantized values get their scale."""
@@ -67,49 +70,49 @@ class NamedRangeRule:
     @property
     def text(self) -> str:
         """The formula and its note."""
-        return ", ".join(part for part in (self.said, self.note) if part)
+        return ", ".join(part for part in (self.formula, self.note) if part)
 
     @property
-    def of(self) -> str:
-        """Of which quantized values it speaks, in words."""
+    def types_text(self) -> str:
+        """The quantized types that it fits, in words such as `i8 symmetric`."""
         symmetry = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
         return " ".join(part for part in (" or ".join(self.storages) or "any", symmetry) if part)
 
 
-def range_rules() -> Mapping[str, NamedRangeRule]:
-    """Returns all range rules by name."""
-    return registry.entries(KIND, NamedRangeRule)
+def scale_rules() -> Mapping[str, ScaleRule]:
+    """Returns all scale rules by name."""
+    return registry.entries(KIND, ScaleRule)
 
 
-def range_rule(name: str) -> NamedRangeRule:
-    """Returns the range rule of that name; raises ProfileError if there is none."""
-    found = registry.entry(KIND, NamedRangeRule, name)
+def scale_rule(name: str) -> ScaleRule:
+    """Returns the scale rule of that name; raises ProfileError if there is none."""
+    found = registry.entry(KIND, ScaleRule, name)
     if found is None:
-        raise ProfileError(f"no range rule {name[:40]!r}; known: {', '.join(range_rules())}")
+        raise ProfileError(f"no scale rule {name[:40]!r}; known: {', '.join(scale_rules())}")
     return found
 
 
 def choose_fields(name: str) -> Choose:
-    """Returns the `choose` block that computes what a range rule does; ProfileError as
-    `range_rule`."""
-    return range_rule(name).choose or Choose(by=name)
+    """Returns the `choose` block that computes what a scale rule does; ProfileError as
+    `scale_rule`."""
+    return scale_rule(name).choose or Choose(by=name)
 
 
 def stated_fields(name: str) -> dict[str, Any]:
-    """Returns what `choose.by` states: all fields of a range rule, or the name of its function."""
-    found = range_rule(name).choose
+    """Returns what `choose.by` states: all fields of a scale rule, or the name of its function."""
+    found = scale_rule(name).choose
     return (
         {"by": name} if found is None else {f.name: getattr(found, f.name) for f in fields(found)}
     )
 
 
-def printed_rules() -> Mapping[str, NamedRangeRule]:
-    """Returns the range rules that have a formula, which `--scales` takes."""
-    return {name: rule for name, rule in range_rules().items() if rule.said}
+def printed_rules() -> Mapping[str, ScaleRule]:
+    """Returns the scale rules that have a formula, which `--scales` takes."""
+    return {name: rule for name, rule in scale_rules().items() if rule.formula}
 
 
 def families() -> Mapping[str, tuple[str, ...]]:
-    """Returns the rules that go together, by the name of all."""
+    """Returns the names of the rules of each family, by the name of the family."""
     out: dict[str, tuple[str, ...]] = {}
     for name, rule in printed_rules().items():
         if rule.family:
@@ -117,8 +120,11 @@ def families() -> Mapping[str, tuple[str, ...]]:
     return out
 
 
-class NamedRules(Mapping[str, Choose]):
-    """The `choose` blocks of the printed range rules, by name."""
+class ScaleFormulas(Mapping[str, Choose]):
+    """The `choose` blocks of the scale rules that have a formula, by name.
+
+    A plugin may be installed or offered later, so the rules are looked up when they are asked for.
+    """
 
     def __getitem__(self, name: str) -> Choose:
         if name not in printed_rules():
@@ -132,26 +138,25 @@ class NamedRules(Mapping[str, Choose]):
         return len(printed_rules())
 
 
-NAMED_RULES = NamedRules()
-"""Range rules by name: the formulas of the support matrix, and what today's tools do."""
+SCALE_FORMULAS = ScaleFormulas()
+"""The `choose` blocks of scale rules by name: the formulas of the support matrix, and those of
+today's tools."""
 
 
 def known_scales(word: str) -> str:
-    """Returns the name of a range rule, or of a family of them, or `profile`; raises ProfileError
+    """Returns the name of a scale rule, or of a family of them, or `profile`; raises ProfileError
     for others."""
     if word != "profile" and word not in families() and word not in printed_rules():
         known = ", ".join(("profile", *families(), *printed_rules()))
-        raise ProfileError(f"no rule of scales {word[:40]!r}; known: {known}")
+        raise ProfileError(f"no scale rule {word[:40]!r}; known: {known}")
     return word
 
 
 def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool] | None:
-    """Returns the range rule of that name for such quantized values, and whether it has them
-    symmetric.
+    """Returns the scale rule of that name for a quantized type, and whether that is symmetric.
 
-    None for `profile`. Unsigned quantized values that may have any zero point take one that a
-    symmetric rule has. Raises ProfileError where none says how such quantized values get their
-    scale.
+    None for `profile`. An unsigned affine type may also take a symmetric rule, whose zero point is
+    one of those that it allows. Raises ProfileError where no rule fits the type.
     """
     if known_scales(word) == "profile":
         return None
@@ -160,21 +165,20 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
 
 
 def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
-    """Returns the name of the rule of a family for such quantized values, and whether it has them
-    symmetric.
+    """Returns the name of the rule of a family for a quantized type, and whether that is symmetric.
 
-    Raises ProfileError where none says how such quantized values get their scale.
+    Raises ProfileError where no rule fits the type.
     """
     # A single rule is a family of one.
-    rules = {name: range_rule(name) for name in families().get(word, (word,))}
+    rules = {name: scale_rule(name) for name in families().get(word, (word,))}
     # First what was asked for; then, as an unsigned type may have any zero point, a symmetric rule
     # too.
     for is_symmetric in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
         for name, rule in rules.items():
             if rule.fits(storage, is_symmetric):
                 return name, is_symmetric
-    choices = ", ".join(f"{name} of {rule.of}" for name, rule in rules.items())
+    choices = ", ".join(f"{name} of {rule.types_text}" for name, rule in rules.items())
     raise ProfileError(
         f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
-        f"({choices}): choose another type for them with --rule, or other --scales"
+        f"({choices}): choose another type for them by `rules`, or other `scales`"
     )

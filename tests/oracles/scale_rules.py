@@ -1,7 +1,7 @@
 """Records which scales TensorFlow Lite's converter and MXNet 1.9.1 give 10,000 ranges.
 
-`python -m tests.oracles.range_rules` in the project's own environment writes the ranges and what
-TensorFlow's converter makes of them; `MXNET_PYTHON tests/oracles/range_rules.py FILE`, in an
+`python -m tests.oracles.scale_rules` in the project's own environment writes the ranges and what
+TensorFlow's converter makes of them; `MXNET_PYTHON tests/oracles/scale_rules.py FILE`, in an
 environment of MXNet's, adds what that makes. Knows nothing of QIR.
 """
 

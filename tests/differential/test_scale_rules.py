@@ -23,7 +23,7 @@ from torch.ao.quantization.qconfig import (
 
 from qir.errors import ProfileError
 from qir.ir.dtype import I8, U8, dtype
-from qir.numerics import NAMED_RULES, choose
+from qir.numerics import SCALE_FORMULAS, choose
 from qir.numerics.fields import Choose
 from qir.profiles import Query, profile
 
@@ -38,8 +38,8 @@ LOW, HIGH = HELD["low"], HELD["high"]
 
 def rule_of(name: str, storage: str, op: str = "quantize", grain: str = "tensor") -> Choose:
     """The rule of a profile, or the one of that name."""
-    if name in NAMED_RULES:
-        return NAMED_RULES[name]
+    if name in SCALE_FORMULAS:
+        return SCALE_FORMULAS[name]
     return profile(name).resolve(Query(op, {"result": storage}, grain)).choose
 
 
@@ -89,7 +89,7 @@ def test_weights_of_qnnpacks_symmetric_configuration() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scale, zero = watcher.calculate_qparams()
-    rule, quantized = NAMED_RULES[SYMMETRIC], (-127, 127)
+    rule, quantized = SCALE_FORMULAS[SYMMETRIC], (-127, 127)
     found = choose(LOW, HIGH, dtype("i8"), rule, symmetric=True, bounds=quantized)
     same((np.asarray(found[0], F), found[1]), (scale.numpy(), zero.numpy()))
 
@@ -247,6 +247,6 @@ def test_dynamic_quantize_linear() -> None:
 
 @pytest.mark.parametrize("ends", [(0, np.inf), (-np.inf, 0), (np.nan, 1), (1, np.nan), (2, 1)])
 def test_what_is_no_range_is_refused(ends: tuple[float, float]) -> None:
-    for name in (*NAMED_RULES, "tflite-2.21.ref", named("fbgemm"), "mxnet-1.9"):
+    for name in (*SCALE_FORMULAS, "tflite-2.21.ref", named("fbgemm"), "mxnet-1.9"):
         with pytest.raises(ProfileError, match="has no scale"):
             choose(*ends, U8, rule_of(name, "u8"), symmetric=True)

@@ -1,4 +1,4 @@
-"""What range rules are held to."""
+"""What scale rules are held to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError
 from qir.ir.dtype import I8, U8
-from qir.numerics.range_rules import NamedRangeRule, RangeRequest
 from qir.numerics.ranges import choose
+from qir.numerics.scale_rules import ScaleRequest, ScaleRule
 from qir.testing.conformance.checklist import Check, Checklist, demand
 
 _Scales = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -18,8 +18,8 @@ _LOW = np.array([-1.0, -0.3, 0.0, 0.0], np.float32)
 _HIGH = np.array([1.0, 2.5, 6.0, 1e-3], np.float32)
 
 
-def check_range_rules(table: Mapping[str, NamedRangeRule]) -> tuple[Check, ...]:
-    """Holds range rules to what quantizing by them relies on."""
+def check_scale_rules(table: Mapping[str, ScaleRule]) -> tuple[Check, ...]:
+    """Holds scale rules to what quantizing by them relies on."""
     checks = Checklist()
 
     def gives_numbers() -> str:
@@ -45,19 +45,19 @@ def check_range_rules(table: Mapping[str, NamedRangeRule]) -> tuple[Check, ...]:
     return checks.told()
 
 
-def _chosen(name: str, rule: NamedRangeRule) -> list[tuple[RangeRequest, *_Scales]]:
+def _chosen(name: str, rule: ScaleRule) -> list[tuple[ScaleRequest, *_Scales]]:
     """Returns the numbers that a rule gives for types that it takes, of which there is one."""
-    found: list[tuple[RangeRequest, *_Scales]] = []
+    found: list[tuple[ScaleRequest, *_Scales]] = []
     for storage in (U8, I8):
         for symmetric in (False, True):
-            request = RangeRequest(storage, storage.bounds, symmetric)
-            if not rule.said or rule.fits(str(storage), symmetric):
+            request = ScaleRequest(storage, storage.bounds, symmetric)
+            if not rule.formula or rule.fits(str(storage), symmetric):
                 found += _numbers(rule, request)
     demand(bool(found), f"{name}: no range of u8 or i8 has a scale")
     return found
 
 
-def _numbers(rule: NamedRangeRule, request: RangeRequest) -> list[tuple[RangeRequest, *_Scales]]:
+def _numbers(rule: ScaleRule, request: ScaleRequest) -> list[tuple[ScaleRequest, *_Scales]]:
     low, high = _LOW.copy(), _HIGH.copy()
     try:
         if rule.function is not None:

@@ -1,4 +1,4 @@
-"""Every named range rule against its formula as it is printed, on thousands of ranges, with ==."""
+"""Every named scale rule against its formula as it is printed, on thousands of ranges, with ==."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from qir.errors import ArgumentError
 from qir.ir.dtype import dtype
-from qir.numerics import NAMED_RULES, Choose, choose
-from qir.numerics.range_rules import NamedRangeRule, printed_rules
+from qir.numerics import SCALE_FORMULAS, Choose, choose
+from qir.numerics.scale_rules import ScaleRule, printed_rules
 
 F = np.float32
 Floats = NDArray[np.float32]
@@ -87,7 +87,7 @@ def ranges(seed: int, *, positive: bool) -> tuple[Floats, Floats]:
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_named_rule_is_its_printed_formula(name: str) -> None:
     storage, symmetric, formula = PRINTED[name]
-    said = printed_rules()[name].said
+    said = printed_rules()[name].formula
     assert printed_rules()[name].fits(storage, symmetric)
     low, high = ranges(3, positive=name == "onednn.u8")
     with np.errstate(all="ignore"):
@@ -98,19 +98,21 @@ def test_a_named_rule_is_its_printed_formula(name: str) -> None:
     if not symmetric:
         quotient = (low / scale.astype(F)).astype(np.float64)
         assert (np.abs(quotient - np.floor(quotient)) == 0.5).mean() >= 0.05, "too few ties"
-    found, zeros = choose(low, high, dtype(storage), NAMED_RULES[name], symmetric=symmetric)
+    found, zeros = choose(low, high, dtype(storage), SCALE_FORMULAS[name], symmetric=symmetric)
     assert found.dtype == F
     assert np.array_equal(found, scale), f"{name}: {said}"
     assert np.array_equal(zeros, zero), f"{name}: {said}"
 
 
 def test_every_named_rule_has_its_formula_here() -> None:
-    assert PRINTED.keys() == NAMED_RULES.keys()
+    assert PRINTED.keys() == SCALE_FORMULAS.keys()
 
 
 def test_signed_integers_of_fbgemm_are_about_zero() -> None:
     low, high = ranges(4, positive=False)
-    found, zeros = choose(low, high, dtype("i8"), NAMED_RULES["fbgemm.symmetric"], symmetric=True)
+    found, zeros = choose(
+        low, high, dtype("i8"), SCALE_FORMULAS["fbgemm.symmetric"], symmetric=True
+    )
     scale, zero = halves(low, high, middle=0)
     assert np.array_equal(found, scale)
     assert np.array_equal(zeros, zero)
@@ -118,6 +120,6 @@ def test_signed_integers_of_fbgemm_are_about_zero() -> None:
 
 def test_a_rule_is_made_of_fields_or_of_a_function() -> None:
     with pytest.raises(ArgumentError, match="choose or function; it has neither"):
-        NamedRangeRule(said="scale = 1")
+        ScaleRule(formula="scale = 1")
     with pytest.raises(ArgumentError, match="choose or function; it has both"):
-        NamedRangeRule(Choose(), lambda low, high, request: (low, high))
+        ScaleRule(Choose(), lambda low, high, request: (low, high))
