@@ -1,4 +1,4 @@
-"""`qir plan` and `qir quantize` point at `unroll` where loops hold much of the work."""
+"""`qir plan` and `qir quantize` say that loops that hold much of the work can be unrolled."""
 
 from __future__ import annotations
 
