@@ -73,7 +73,7 @@ class Target(ABC):
             format = next((form for form in self.formats if self.suffix_of(form) == suffix), None)
         if (expected := self.suffix_of(format)) and suffix != expected:
             kind = f"{format} files" if format in self.suffixes else "files"
-            forms = "".join(f"; --format {form} writes a folder" for form in self.folders)
+            forms = "".join(f"; `format='{form}'` writes a folder" for form in self.folders)
             message = f"target {self.name} writes {expected} {kind}, and .qir ones{forms}"
             raise UsageError(f"{path}: {message}")
         return format

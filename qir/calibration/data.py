@@ -195,7 +195,7 @@ class DataSource:
         found = [piece.inputs[name].read(0, 1) for piece, _, _ in parts]
         if any(f.tobytes() != found[0].tobytes() for f in found):
             where = f"{parts[0][0].where}: input {name!r}"
-            raise DataError(f"{where} is one number, and other samples have another: use --batch 1")
+            raise DataError(f"{where} is one number, and other samples have another: use `batch=1`")
         converted = convert_dtype(found[0], self.inputs[name].dtype)
         refuse_nan(converted, 0, f"{parts[0][0].where}: input {name!r}")
         return converted.reshape(())

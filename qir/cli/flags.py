@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=True)?`")
+_ARGUMENT = re.compile(r"`([a-z][a-z0-9_]*)(?:=(?:True|'([^'`]*)'|(\d+)))?`")
 _FLAGS = {
     "batch": "--batch",
     "check": "--check",
@@ -16,12 +16,14 @@ _FLAGS = {
     "engines": "--compare",
     "feeds": "--feeds",
     "float16": "--float16",
+    "format": "--format",
     "force": "--force",
     "isa": "--isa",
     "labels": "--labels",
     "limit": "--limit",
     "lossy": "--lossy",
     "metrics": "--metric",
+    "opset": "--opset",
     "profile": "--as",
     "resume": "--resume",
     "rules": "--rule",
@@ -40,4 +42,10 @@ _FLAGS = {
 
 def in_flags(message: str) -> str:
     """Returns a message in which arguments, such as `force=True`, are called as the flags."""
-    return _ARGUMENT.sub(lambda found: _FLAGS.get(found[1], found[0]), message)
+    return _ARGUMENT.sub(_in_flags, message)
+
+
+def _in_flags(found: re.Match[str]) -> str:
+    flag = _FLAGS.get(found[1])
+    value = found[2] or found[3]
+    return found[0] if flag is None else f"{flag} {value}" if value else flag

@@ -404,7 +404,7 @@ def _initial_state(
         return np.zeros((ways, batch, size))
     axes = (1, ways) if layer.batch_first else (ways, 1)
     if batch != 1 and data.shape == (*axes, size):
-        raise OpError(f"{layer.op}: {slot} is of one sample, x of {batch}: use --batch 1")
+        raise OpError(f"{layer.op}: {slot} is of one sample, x of {batch}: use `batch=1`")
     _check_shape(
         layer.op, slot, data, *((batch, ways, size) if layer.batch_first else (ways, batch, size))
     )

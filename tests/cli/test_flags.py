@@ -19,6 +19,11 @@ def test_arguments_that_errors_name_are_flags_on_the_command_line() -> None:
     )
 
 
+def test_values_of_arguments_are_those_of_the_flags() -> None:
+    said = "`format='qdq'` would do, or `opset=21`; `mode='linear'` stays"
+    assert in_flags(said) == "--format qdq would do, or --opset 21; `mode='linear'` stays"
+
+
 def test_each_argument_that_a_workflow_names_has_a_flag() -> None:
     named = set()
     for path in [*(ROOT / "qir/workflows").glob("*.py"), ROOT / "qir/atomic.py"]:

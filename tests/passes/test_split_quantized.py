@@ -103,5 +103,5 @@ def test_integers_that_onnx_cannot_part_are_refused_in_one_line() -> None:
         output(a=%a, b=%b)
         }"""
     )
-    with pytest.raises(Refused, match=r"no split of .*u4.*; --format qdq would do"):
+    with pytest.raises(Refused, match=r"no split of .*u4.*; `format='qdq'` would do"):
         to_model(graph, Ledger())

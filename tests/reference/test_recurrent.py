@@ -430,7 +430,7 @@ def test_lengths_beyond_the_steps_and_sizes_that_do_not_meet_are_refused() -> No
     with pytest.raises(OpError, match=r"r is \[1, 4, 3\]"):
         compute_all("rnn", {"x": x, "w": w, "r": r[:, :, :3]}, {})
     h0 = np.zeros((1, 1, 4), np.float32)
-    with pytest.raises(OpError, match="h0 is of one sample, x of 2: use --batch 1"):
+    with pytest.raises(OpError, match="h0 is of one sample, x of 2: use `batch=1`"):
         compute_all("rnn", {"x": x, "w": w, "r": r, "h0": h0}, {})
     graph = _integers("", "f32")
     with pytest.raises(DataError):

@@ -70,9 +70,9 @@ def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy:
     integers = any(integer_support.on_integers(node) for node in graph)
     if format == "int8" and not integers:
         reason = "nothing is quantized, so there is no int8 form"
-        raise Refused(f"{graph.name}: {reason}; quantize it first, or write --format float")
+        raise Refused(f"{graph.name}: {reason}; quantize it first, or write `format='float'`")
     if format == "float" and integers:
-        reason = "it holds quantized values; write --format int8"
+        reason = "it holds quantized values; write `format='int8'`"
         raise Refused(f"{graph.name}: {reason}, or write the float model that it was made of")
     model = to_model(converted(graph, ledger, integers=integers), ledger)
     ledger.check(lossy=lossy)
@@ -150,7 +150,7 @@ def _unsupported_type(node: Node, why: str, ledger: Ledger) -> Refused:
     """Returns the error for a quantized type that MXNet lacks, and records it."""
     name, reason = node.results[0].name, f"{node.op}: {why}"
     ledger.add(Change.REFUSED, STEP, name, reason)
-    return Refused(f"{name}: {reason}; quantize with --target mxnet-onednn")
+    return Refused(f"{name}: {reason}; quantize with `target='mxnet-onednn'`")
 
 
 def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:

@@ -80,7 +80,7 @@ def check_kernels(model: onnx.ModelProto, opset: int, source: int, ledger: Ledge
         )
         if source < WITHOUT_KERNEL_SINCE:
             raise Refused(
-                f"{_node_name(node)}: {problem}; --opset {WITHOUT_KERNEL_SINCE - 1} has one"[:239]
+                f"{_node_name(node)}: {problem}; `opset={WITHOUT_KERNEL_SINCE - 1}` has one"[:239]
             )
         ledger.add(Change.EXACT, STEP, _node_name(node), f"{problem}, as in the source")
 

@@ -188,7 +188,7 @@ def _requested_opset(graph: Graph, dialect: Dialect, lowest: int, kept: list[Nod
         message = f"opset {opset}: from {OLDEST_OPSET} to {dialect.newest} are written"
         newest_known = int(onnx.defs.onnx_opset_version())
         remedy = (
-            f" for onnxruntime 1.31; --target onnx takes {newest_known}"
+            f" for onnxruntime 1.31; `target='onnx'` takes {newest_known}"
             if OLDEST_OPSET <= opset <= newest_known
             else ""
         )
@@ -320,7 +320,7 @@ def _write_chain(writer: OnnxWriter, node: Node) -> None:
         raise writer.refuse(node, "a group with a body has no form in ONNX")
     if any(spec(s.op).slot(n) is None for s in node.stages for n in s.slots):
         raise writer.refuse(
-            node, "its quantization parameters are computed at run time; --format qdq would do"
+            node, "its quantization parameters are computed at run time; `format='qdq'` would do"
         )
     value = node.result
     out = writer.name(value)

@@ -54,10 +54,10 @@ def write_in_float(writer: OnnxWriter, work: OpToWrite) -> None:
     # An averaging window past the padding divides by another count in float AveragePool.
     if overhanging_pools.has_overhang(work.node):
         reason = "windows that exceed the padding count differently in float"
-        raise writer.refuse(work.node, f"{reason}; --target onnxruntime has the quantized pool")
+        raise writer.refuse(work.node, f"{reason}; `target='onnxruntime'` has the quantized pool")
     if len(work.node.results) > 1:
         reason = f"ONNX has no {work.op} of {work.kind.quant} quantized values"
-        raise writer.refuse(work.node, f"{reason}; --format qdq would do")
+        raise writer.refuse(work.node, f"{reason}; `format='qdq'` would do")
     ins = {s: _float_operand(writer, work, s) for s in work.operands}
     quant = work.kind.quant
     if quant is None:
@@ -486,7 +486,7 @@ def write_chain(writer: OnnxWriter, works: list[OpToWrite]) -> None:
     rounds_between = any(s.type is not None for s in anchor.node.stages[:-1])
     if not is_fusible or rounds_between or any(t.op not in ("relu", "clip") for t in activations):
         raise writer.refuse(
-            anchor.node, f"onnxruntime has no operator for {text}; --format qdq would do"
+            anchor.node, f"onnxruntime has no operator for {text}; `format='qdq'` would do"
         )
     assert quant is not None
     # What the saturation of the anchor does already is not written again.

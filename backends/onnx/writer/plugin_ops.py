@@ -21,7 +21,9 @@ def write(writer: OnnxWriter, node: Node) -> None:
     if form is None:
         raise writer.refuse(node, f"{node.op} has no form in ONNX; the plugin names none")
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):
-        raise writer.refuse(node, f"{node.op} computes on quantized values; --format qdq would do")
+        raise writer.refuse(
+            node, f"{node.op} computes on quantized values; `format='qdq'` would do"
+        )
     op_spec = spec(node.op)
     slots = [slot.name for slot in op_spec.operands]
     if any(slot.variadic for slot in op_spec.operands):

@@ -319,7 +319,7 @@ class OnnxWriter:
         own = domain == custom.DOMAIN or domain.startswith("ai.onnx")
         if self.standard and domain and not own:
             message = f"{op} is {domain}'s and no operator of ONNX itself"
-            message += "; --target onnxruntime has it" if domain == MICROSOFT else ""
+            message += "; `target='onnxruntime'` has it" if domain == MICROSOFT else ""
             raise Refused(f"{name}: {message}"[:239])
 
     def transposed(self, source: str, perm: tuple[int, ...], out: str | None = None) -> str:

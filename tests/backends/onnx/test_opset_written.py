@@ -179,7 +179,7 @@ def aligned(opset: int) -> onnx.ModelProto:
 
 
 def test_operators_that_onnxruntime_left_behind_are_refused(tmp_path: Path) -> None:
-    said = "roi: onnxruntime 1.31 has no kernel for RoiAlign of opset 22 and newer; --opset 21"
+    said = "roi: onnxruntime 1.31 has no kernel for RoiAlign of opset 22 and newer; `opset=21`"
     proto = aligned(16)
     (wanted,) = onnxruntime_runs(proto, {"x": X})
     for opset in (13, 16, 21):

@@ -202,7 +202,7 @@ def test_an_activation_is_written_only_where_saturation_does_not_do_it(
 
 def test_other_groups_are_refused_by_name() -> None:
     graph, value, _, _ = conv_group(u8(0.03, 3), ("sigmoid", {}))
-    with pytest.raises(Refused, match=r"g: .* conv2d \|> sigmoid; --format qdq would do"):
+    with pytest.raises(Refused, match=r"g: .* conv2d \|> sigmoid; `format='qdq'` would do"):
         finish(graph, value)
 
 

@@ -181,7 +181,7 @@ def test_an_op_that_is_not_written_is_named() -> None:
 def test_a_name_must_fit_the_form(tmp_path: Path) -> None:
     graph = inverted(7).graph
     with pytest.raises(
-        UsageError, match=r"writes \.pb files, .*--format savedmodel writes a folder"
+        UsageError, match=r"writes \.pb files, .*`format='savedmodel'` writes a folder"
     ):
         qir.save(graph, tmp_path / "out", target=TARGET)
     qir.save(graph, tmp_path / "out", target=TARGET, format="savedmodel")

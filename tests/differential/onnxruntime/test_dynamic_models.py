@@ -344,7 +344,7 @@ def test_programs_of_our_own_are_written_for_onnxruntime(body: str) -> None:
         (
             "%x = input() : 3x3x!quant.uniform<u8:f32, ?> %s = input() : f32 "
             "%y = matmul(%x, %x, a.scale=%s, b.scale=%s) |> relu : 3x3xf32 output(y=%y)",
-            "y: its quantization parameters are computed at run time; --format qdq would do",
+            "y: its quantization parameters are computed at run time; `format='qdq'` would do",
         ),
         (
             "%x = input() : 3xu8 %y = recode(%x) : 3xi8 output(y=%y)",
