@@ -59,7 +59,11 @@ def run(
 
 @checked
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
-    """Compiles a graph for a target, by default for QIR's own kernels."""
+    """Compiles a graph for a target, by default for QIR's own kernels.
+
+    A quantized graph is grouped first, as the target's runtime computes it, and results are those
+    of the grouped graph; `run` computes a graph op by op, as it is.
+    """
     return named_target(target).compile(graph, threads=threads)
 
 

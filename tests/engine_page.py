@@ -34,7 +34,7 @@ operand that it wants constant: then the next one takes the op, and at last the 
 ## Kernels
 
 A kernel is chosen when a model is compiled: the best instruction set that the processor has, or
-that `QIR_ISA` allows. All sets give the same bytes. `portable` is C without intrinsics, compiled
+that `QIR_ISA` allows. All sets give the same bytes. `scalar` is C without intrinsics, compiled
 for every processor.
 
 | step | elements | instruction sets |
@@ -110,9 +110,9 @@ MIXED_OPS = frozenset(
 def sets(step: str) -> str:
     """Returns the instruction sets of a step's kernels."""
     if step in BYTE_KINDS:
-        return "avx512vbmi, avx512vnni, avx2, portable"
+        return "avx512vbmi, avx512vnni, avx2, scalar"
     vector = step in VECTOR_KINDS or step == "float_unary"
-    return "avx512vnni, avx2, portable" if vector else "portable"
+    return "avx512vnni, avx2, scalar" if vector else "scalar"
 
 
 def elements(step: str) -> str:

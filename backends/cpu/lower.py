@@ -237,14 +237,18 @@ def _lower_single_result(b: ProgramBuilder, node: Node, job: Job) -> None:
     candidates = [lowering for lowering in (fastest, slower) if lowering is not None]
     if not candidates:
         raise CannotLower(_no_kernel_reason(node))
+    refusals: list[CannotLower] = []
     # A refusal adds no step, so that the next lowering starts from the same state.
-    for lowering in candidates[:-1]:
-        with suppress(CannotLower):
+    for lowering in candidates:
+        try:
             lowering(b, job)
             return
-    # Only the last refusal is reported: the slower kernel accepts more, so its reason is the one
-    # to remedy.
-    candidates[-1](b, job)
+        except CannotLower as reason:
+            refusals.append(reason)
+    # The slower kernel accepts more, so its reason is the one to remedy; but it takes floats alone,
+    # which says nothing of a layer of quantized values.
+    takes_quantized = any(value.type.quant for value in job.operands.values())
+    raise refusals[0 if takes_quantized else -1]
 
 
 def _no_kernel_reason(node: Node) -> str:

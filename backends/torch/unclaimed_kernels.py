@@ -20,6 +20,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import Materialize
 
 from .grouping import KernelGroups
+from .uneven_padding import UNEVEN, is_uneven_average
 
 MAX_ROUNDS = 4
 """An op that stays float changes the layout of what follows, so the rest is checked again this
@@ -30,6 +31,7 @@ def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capabili
     """Returns a table that keeps the unclaimed ops of a float graph in float, with the reasons."""
     if quantized_values(graph):
         return table
+    table = _without_uneven_pools(graph, table)
     for _ in range(MAX_ROUNDS):
         unclaimed_ops = dict(_unclaimed(graph, table, profile))
         if not unclaimed_ops:
@@ -40,12 +42,19 @@ def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capabili
 
 def claimed(graph: Graph, table: Capability, profile: str) -> Capability:
     """Returns a table that keeps the unclaimed ops of a quantized graph in float."""
+    table = _without_uneven_pools(graph, table)
     for _ in range(MAX_ROUNDS):
         unclaimed_ops = dict(_reported(graph.copy(), table, profile))
         if not unclaimed_ops:
             break
         table = replace(table, kept={**table.kept, **unclaimed_ops})
     return table
+
+
+def _without_uneven_pools(graph: Graph, table: Capability) -> Capability:
+    """Returns a table that keeps average pools in float whose padding PyTorch cannot leave out."""
+    uneven = {node.name: UNEVEN for node in graph if is_uneven_average(node)}
+    return replace(table, kept={**table.kept, **uneven}) if uneven else table
 
 
 def _unclaimed(graph: Graph, table: Capability, profile: str) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,8 @@ from qir.registry import DEFAULT_TARGET
 if TYPE_CHECKING:
     from qir.inspect.timing import Timing
 
+_DEFAULT_ENGINES = f"cpu,{DEFAULT_TARGET}"
+
 
 @shared.verb(
     "qir bench quantized.onnx",
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--with",
     "engines",
-    default=f"cpu,{DEFAULT_TARGET}",
+    default=_DEFAULT_ENGINES,
     show_default=True,
     metavar="ENGINES",
     help="Engines to measure: cpu, onnxruntime, onnxruntime:plain, reference.",
@@ -86,13 +88,17 @@ def bench(
     multiply_adds, multiply_adds_per_second, share_of_peak, bytes_per_second}]}; times are in
     seconds.
     """
+    from qir.errors import UsageError
     from qir.programs import KERNELS
     from qir.workflows import benchmark_model
 
     require_distinct_files([model, data], [trace])
     claim_files(trace, force=force)
-    # No other engine reads a program file, and the default names two.
-    names = [KERNELS] if is_program(model) else _names(engines)
+    names = _names(engines)
+    if is_program(model):
+        if engines != _DEFAULT_ENGINES and names != [KERNELS]:
+            raise UsageError(f"{model}: a program file runs on {KERNELS} alone; measure its model")
+        names = [KERNELS]  # the default names another engine too
     given_sizes = open_sizes(sizes)
     screen = Screen()
     graph = open_model(model, programs=True)

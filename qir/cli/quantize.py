@@ -200,7 +200,7 @@ def quantize(
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     shared.require_whole(feeds, batch)
-    excluded = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
+    excluded = {"feeds": feeds, "dynamic": dynamic, "weights": weights, "profile": profile}
     checking.require_fitting(wanted, check_data, labels, metrics, data, excluded)
     # All that can be refused is refused before the model is read: calibration takes long.
     require_distinct_files([model, data, stats], [output, ledger_file])

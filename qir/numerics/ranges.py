@@ -12,7 +12,7 @@ from qir.errors import ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose, level_of
 from qir.numerics.rounding import ROUNDINGS, round_to_float_type
-from qir.numerics.scale_rules import ScaleRequest, scale_rule
+from qir.numerics.scale_rules import ScaleRequest, computed_scales, scale_rule
 
 Floats = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
@@ -77,9 +77,10 @@ def choose(
         )
     # A scale rule that is a function replaces all that follows: only `store` still applies to its
     # scale.
-    if function := rule.by != "fields" and scale_rule(rule.by).function:
-        scales, zeros = function(least, greatest, ScaleRequest(storage, integer_bounds, symmetric))
-        return _round_to_store_type(np.asarray(scales, _F64), rule), np.array(zeros, np.int64)
+    if rule.by != "fields" and scale_rule(rule.by).function is not None:
+        request = ScaleRequest(storage, integer_bounds, symmetric)
+        scales, zeros = computed_scales(rule.by, least, greatest, request)
+        return _round_to_store_type(scales, rule), zeros
     has_custom_bounds = integer_bounds != storage.bounds
     seven_bit = seven_bit_range(rule, storage, integer_bounds, weight)
     integer_bounds = seven_bit or integer_bounds

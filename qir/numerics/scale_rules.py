@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import registry
-from qir.errors import ArgumentError, ProfileError
+from qir.errors import ArgumentError, PluginError, ProfileError, QirError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose
 
@@ -90,6 +90,33 @@ def scale_rule(name: str) -> ScaleRule:
     if found is None:
         raise ProfileError(f"no scale rule {name[:40]!r}; known: {', '.join(scale_rules())}")
     return found
+
+
+def computed_scales(
+    name: str, low: Tensor, high: Tensor, request: ScaleRequest
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns the scales and zero points of a rule that is a function.
+
+    Raises PluginError, which names the rule and its distribution, for a function that fails or
+    gives what are no scales above zero and no whole zero points.
+    """
+    function = scale_rule(name).function
+    assert function is not None
+    where = f"scale rule {name} of {registry.owner(KIND, name)}"
+    try:
+        found = function(low, high, request)
+        scales, zeros = (np.asarray(part, np.float64) for part in found)
+    except QirError:
+        raise
+    except Exception as error:  # a plugin raises what it likes
+        raise PluginError(f"{where} fails: {type(error).__name__}: {error}") from error
+    if scales.shape != np.shape(low) or zeros.shape != np.shape(low):
+        raise PluginError(f"{where} gives {scales.shape} scales for {np.shape(low)} ranges")
+    if not np.all((scales > 0) & np.isfinite(scales)):
+        raise PluginError(f"{where} gives the scale {scales.min()}: scales are finite and above 0")
+    if not np.all(zeros == np.rint(zeros)):
+        raise PluginError(f"{where} gives a zero point that is no whole number")
+    return scales, zeros.astype(np.int64)
 
 
 def choose_fields(name: str) -> Choose:

@@ -81,7 +81,7 @@ def test_statistics_and_other_samples_are_checked_too(folder: Path) -> None:
     [
         (["--labels", "x.npy"], "--labels needs --drop or --check"),
         (["--check-data", "x.npy"], "--check-data and --metric go with --check"),
-        (["--check", "--metric", "top1"], "--metric measures by labels: give --labels FILE"),
+        (["--check", "--metric", "top1"], "--metric measures by labels: give --labels"),
         (["--check", "--labels", "{few}"], "7 labels, the data have 24 samples"),
         (["--check", "--labels", "x.npy"], "x.npy: there is no such file of labels"),
         (["--check", "--labels", "{few}", "--metric", "top3"], "no metric 'top3'"),

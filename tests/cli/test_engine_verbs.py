@@ -40,6 +40,20 @@ def test_an_op_without_a_kernel_runs_and_is_named(model: Path) -> None:
     assert said.out.count("1 node run by the reference: r") == 1
 
 
+def test_a_program_file_is_measured_on_its_kernels_alone(tmp_path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "net", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "neg.onnx")
+    program = tmp_path / "neg.qirp"
+    assert qir("compile", tmp_path / "neg.onnx", "-o", program).status == 0
+    for given in ((), ("--with", "cpu")):
+        assert qir("bench", program, "--runs", "1", *given).status == 0
+    said = qir("bench", program, "--runs", "1", "--with", "onnxruntime")
+    assert_one_line(said, 2)
+    assert "a program file runs on cpu alone; measure its model" in said.err
+
+
 @pytest.mark.parametrize("verb", ["run", "bench"])
 def test_strict_ends_with_status_3_where_an_op_has_no_kernel(model: Path, verb: str) -> None:
     words = ("--data", model.parent / "x.npy") if verb == "run" else ("--runs", "1")

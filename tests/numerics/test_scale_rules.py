@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.errors import ArgumentError
+from qir import registry
+from qir.errors import ArgumentError, PluginError
 from qir.ir.dtype import dtype
 from qir.numerics import SCALE_FORMULAS, Choose, choose
-from qir.numerics.scale_rules import ScaleRule, printed_rules
+from qir.numerics.scale_rules import ScaleRequest, ScaleRule, Tensor, printed_rules
 
 F = np.float32
 Floats = NDArray[np.float32]
@@ -123,3 +124,29 @@ def test_a_rule_is_made_of_fields_or_of_a_function() -> None:
         ScaleRule(formula="scale = 1")
     with pytest.raises(ArgumentError, match="choose or function; it has both"):
         ScaleRule(Choose(), lambda low, high, request: (low, high))
+
+
+def _failing(low: Tensor, high: Tensor, request: ScaleRequest) -> tuple[Tensor, Tensor]:
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_failing, "fails: KeyError: 'x'"),
+        (lambda low, high, request: (low * 0 - 0.1, low * 0), "gives the scale -0.1"),
+        (lambda low, high, request: (low * 0 + np.nan, low * 0), "gives the scale nan"),
+        (lambda low, high, request: (low * 0 + 0.1, low * 0 + 0.5), "no whole number"),
+        (lambda low, high, request: (np.ones(3), np.zeros(3)), "gives .* scales for"),
+        (lambda low, high, request: 1.0, "fails: TypeError"),
+    ],
+)
+def test_a_function_that_gives_no_scale_is_named(
+    function: Callable[..., tuple[Tensor, Tensor]], said: str
+) -> None:
+    low, high = np.array([-1.0]), np.array([2.0])
+    with (
+        registry.offer("qir.ranges", "test.bad", ScaleRule(function=function)),
+        pytest.raises(PluginError, match=f"^scale rule test.bad of .* {said}"),
+    ):
+        choose(low, high, dtype("u8"), Choose(by="test.bad"))

@@ -6,6 +6,7 @@ import numpy as np
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.ops.layers import CONVOLUTIONS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_constants import FoldConstants
@@ -96,7 +97,7 @@ def _clips_to_relus(graph: Graph) -> None:
 
 def _has_computed_filters(node: Node) -> bool:
     """Returns whether an op is a convolution whose filters are no constant, quantized or not."""
-    if node.op not in ("conv1d", "conv2d", "conv3d"):
+    if node.op not in CONVOLUTIONS:
         return False
     return node.operands["w"].node.op not in ("constant", "dequantize")
 

@@ -12,6 +12,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.rewrite.window_shares import whole_windows
 
+from ..uneven_padding import UNEVEN, is_uneven_average
 from .program import FxProgram, Handler
 
 _INFINITE = float("-inf")
@@ -179,9 +180,10 @@ def _avg_pool(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         data, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
         pads = int_list(attrs["pad"])
-        before, after = split_pads(pads)
         # Uneven padding would have to be a pad before the pool, which then counts it.
-        if before != after and not attrs["count_pad"]:
+        if is_uneven_average(node):
+            if node.result.type.quant is not None:
+                raise program.refuse(node, f"{UNEVEN}; quantize the float model for this target")
             return _from_nchw(program, node, _by_whole_windows(program, node, data, axes))
         x, pad = split_padding(program, data, pads, 0.0)
         arguments = (int_list(attrs["kernel"]), int_list(attrs["stride"]), pad, attrs["ceil"])
