@@ -22,7 +22,9 @@ def packages() -> list[str]:
 def flags() -> list[str]:
     """What every C file is compiled and linked with; QIR_SANITIZE names sanitizers to add."""
     if sanitizers := os.environ.get("QIR_SANITIZE"):  # such as address,undefined
-        return [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-g", "-pthread"]
+        # Fields of a struct that nobody sets hold a pattern then, not what the stack had.
+        poison = "-ftrivial-auto-var-init=pattern"
+        return [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-g", "-pthread", poison]
     return ["-pthread"]
 
 

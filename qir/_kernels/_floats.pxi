@@ -155,6 +155,7 @@ cdef class Floats(Tensors):
             raise ValueError(f"{name}: {scales} scales for {n} columns")
         weights = np.ascontiguousarray(weight).reshape(-1)
         o.weight, o.bias, o.multiplier_count, o.to_float = &weights[0], NULL, 1, True
+        o.epilogue, o.pairs = NULL, 0
         o.multiplier = &ONE
         o.x, o.y = self.needs(name, "x", x, rows * k), self.needs(name, "y", y, 4 * rows * n)
         o.x_zero, o.x_flip = 0, flip_of(name, x_type)
