@@ -60,7 +60,14 @@ def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _Unpacked
     stem = stem.removesuffix("_relu").removesuffix("_add")
     axes, ops = int(stem[-2]), torch.ops.quantized
     packed = packed_weights.object
-    weight, bias = getattr(ops, f"{stem}_unpack")(packed)
+    try:
+        weight, bias = getattr(ops, f"{stem}_unpack")(packed)
+    except RuntimeError as error:  # qnnpack packs conv3d and does not unpack it
+        text = " ".join(str(error).split())
+        remedy = "convert the float module again under engine x86 or fbgemm"
+        owner = _owner_path(packed_weights)
+        message = f"{owner}: PyTorch does not unpack its weights: {text[:200]}; {remedy}"
+        raise kernel.builder.error(message) from error
     name_in_2d = stem.replace("1d", "2d")
 
     def sides(name: str) -> list[int]:

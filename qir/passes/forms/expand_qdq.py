@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from qir.analysis import float32_overflow
 from qir.analysis.int32_overflow import wrap_note
+from qir.analysis.misread_weights import misread_note
 from qir.analysis.prelu_slopes import prelu_error_note
 from qir.analysis.summand_storage import saturation_note
 from qir.errors import Refused, TypeRuleError
@@ -56,8 +57,9 @@ class ExpandQdq(Pass):
     """Adds a dequantize to each quantized value, and a quantize after each op on such values.
 
     Sums of floats do not wrap: where a kernel's sums do, other numbers come out, which the ledger
-    says, as it does where quantized values mean numbers that float32 does not hold. What the
-    rounding of a scale alone makes infinite is held at float32's end.
+    says, as it does where a kernel misreads its weights, and where quantized values mean numbers
+    that float32 does not hold. What the rounding of a scale alone makes infinite is held at
+    float32's end.
     """
 
     name = "expand-qdq"
@@ -87,6 +89,7 @@ class ExpandQdq(Pass):
                 or float32_overflow.overflow_note(graph, node)
                 or saturation_note(graph, node)
                 or prelu_error_note(graph, node)
+                or misread_note(graph, node)
             )
             try:
                 _expand(graph, node, floats)
