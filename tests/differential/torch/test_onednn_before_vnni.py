@@ -61,13 +61,15 @@ def layers(rank: int, count: int) -> list[Product]:
     return found
 
 
-def without(held: Profile, name: str, value: str) -> Profile:
-    """The profile with a field of its rules for that processor changed."""
+def without(held: Profile, name: str, value: str, isa: str = "") -> Profile:
+    """The profile with a field of its rules for that processor changed, inherited ones too."""
+    isa = isa or held.isa
     rules = tuple(
-        replace(r, fields={**r.fields, ("acc", name): value}) if held.isa in r.when.isa else r
+        replace(r, fields={**r.fields, ("acc", name): value}) if isa in r.when.isa else r
         for r in held.rules
     )
-    return replace(held, rules=rules)
+    base = held.base and without(held.base, name, value, isa)
+    return replace(held, rules=rules, base=base)
 
 
 @pytest.mark.sampled(1)
