@@ -24,8 +24,6 @@ from .reader import SymbolReader
 from .results import Result, Unsupported
 from .symbol import Symbol, SymbolNode, shortened
 
-STEP = "read mxnet"
-
 
 def read(
     path: Path,

@@ -45,8 +45,9 @@ class _Variables(convert_to_constants._FunctionConverterDataInEager):  # type: i
     """
 
     def __init__(self, concrete: Any) -> None:
-        self.large: dict[int, Any] = {}
-        """By identity of the number that stands for it: a large variable."""
+        self.large: dict[int, tuple[Any, Any]] = {}
+        """By identity of a number: it, and the large variable that it stands for. A number that
+        was freed would leave its identity to the elements of another tensor."""
         # Control flow stays functional (While, If), as `loops` and `branches` read it.
         super().__init__(concrete, lower_control_flow=False, aggressive_inlining=True)
 
@@ -57,7 +58,7 @@ class _Variables(convert_to_constants._FunctionConverterDataInEager):  # type: i
         if not is_plain or tensor.shape.num_elements() * tensor.dtype.size < _LEAST_WEIGHT:
             return tensor.numpy()
         number = np.zeros((), tensor.dtype.as_numpy_dtype)
-        self.large[id(number)] = tensor
+        self.large[id(number)] = number, tensor
         return number
 
 
@@ -67,7 +68,7 @@ def freeze_function(concrete: Any, results: Sequence[str] = ()) -> FrozenGraph:
     held = variables.tensor_data
     graph, _ = convert_to_constants._replace_variables_by_constants(variables)
     weights = {
-        name: variables.large[id(data.numpy)]
+        name: variables.large[id(data.numpy)][1]
         for name, data in held.items()
         if id(data.numpy) in variables.large
     }

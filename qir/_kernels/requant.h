@@ -48,7 +48,7 @@ static inline uint8_t qir_encode_converted(float real, const struct qir_code *to
 
 /*
  * Whether f32(sum) * multiplier fits 32 bits for each 32-bit sum that is at most `most` from zero:
- * then integers may be clamped in place of reals. With a multiplier of NaN it does not.
+ * then integers may be clamped in place of floats. With a multiplier of NaN it does not.
  */
 static inline int qir_converts(uint64_t most, float multiplier) {
   const uint64_t end = (uint64_t)1 << 31;

@@ -59,7 +59,7 @@ QIR_INLINE __m512i qir_avx512_narrow64(__m512i i0, __m512i i1, __m512i i2, __m51
   return _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
 }
 
-/* Sixty-four reals to the bytes of their codes. */
+/* Sixty-four floats to the bytes of their quantized values. */
 QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
                                        const struct qir_avx512_code *c) {
   const __m512i bytes = qir_avx512_narrow64(qir_avx512_round(r0, c), qir_avx512_round(r1, c),
@@ -67,7 +67,7 @@ QIR_INLINE __m512i qir_avx512_encode64(__m512 r0, __m512 r1, __m512 r2, __m512 r
   return _mm512_xor_si512(_mm512_max_epu8(bytes, c->floor), c->flip);
 }
 
-/* The same where qir_converts: bytes are clamped, in place of the reals, unless qir_spans. */
+/* The same where qir_converts: bytes are clamped, in place of the floats, unless qir_spans. */
 QIR_INLINE __m512i qir_avx512_encode64_bytes(__m512 r0, __m512 r1, __m512 r2, __m512 r3,
                                              const struct qir_avx512_code *c, int spans) {
   __m512i bytes = qir_avx512_narrow64(_mm512_cvtps_epi32(r0), _mm512_cvtps_epi32(r1),

@@ -94,7 +94,7 @@ def diff(
     if as_json:
         screen.json({"a": str(a), "b": str(b), **_json(comparison)})
     else:
-        # Two files of one name in two folders need their folders to be told apart.
+        # Two files of one name in two folders are distinguished by their folders.
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
         _show(screen, names, comparison.difference)
         if measured is not None:

@@ -322,8 +322,8 @@ def _non_finite(array: Tensor) -> dict[str, int]:
 
     if array.dtype.kind not in "fV":
         return {"inf": 0, "nan": 0}
-    reals = array.astype(np.float64)
-    return {"inf": int(np.isinf(reals).sum()), "nan": int(np.isnan(reals).sum())}
+    floats = array.astype(np.float64)
+    return {"inf": int(np.isinf(floats).sum()), "nan": int(np.isnan(floats).sum())}
 
 
 def _show(screen: Screen, graph: Graph, results: Tensors) -> None:

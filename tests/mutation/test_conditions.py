@@ -18,7 +18,7 @@ from tests.differential.ipex.programs import FAMILIES, PROCESSORS
 from tests.differential.mxnet import test_mxnet as mxnet
 from tests.differential.mxnet import test_mxnet_groups as mxnet_groups
 from tests.differential.mxnet import test_mxnet_written as mxnet_written
-from tests.differential.mxnet.recorded import FORESEEN
+from tests.differential.mxnet.recorded import PREDICTED
 from tests.differential.mxnet.recorded import PROFILE as MXNET
 from tests.differential.onnxruntime import test_qonnx_vectors as qonnx
 from tests.mutation import test_native_faults as native
@@ -40,7 +40,7 @@ def mxnet_agrees() -> Agrees:
     """Whether a changed profile still gives, groups and claims what was recorded of MXNet."""
     right = profile(MXNET)
     with asks(right.name) as held:
-        for name in FORESEEN:
+        for name in PREDICTED:
             mxnet.test_recorded_results_are_predicted(name)
 
     def agrees(mutant: Mutant) -> None:
@@ -53,7 +53,7 @@ def mxnet_agrees() -> Agrees:
             for name in NETWORKS:
                 mxnet_written.test_networks_that_were_written_give_the_bytes_of_mxnet(name)
         elif other:
-            for name in FORESEEN:
+            for name in PREDICTED:
                 if mxnet.rule_of(name) in mutant.ops:
                     mxnet.test_recorded_results_are_predicted(name)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.backends.mxnet.networks import NETWORKS
 from tests.differential.mxnet import test_mxnet as recorded
 from tests.differential.mxnet import test_mxnet_written as written
-from tests.differential.mxnet.recorded import FORESEEN, PROFILE, cases
+from tests.differential.mxnet.recorded import PREDICTED, PROFILE, cases
 from tests.differential.predictions import Count
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.slow
 def compared(name: str) -> None:
     """Every element of a recorded file, floats too."""
     for number, (said, arrays) in enumerate(cases(name)):
-        Count().add(FORESEEN[name](said, arrays), arrays["y"], f"{name} {number}")
+        Count().add(PREDICTED[name](said, arrays), arrays["y"], f"{name} {number}")
 
 
 def agreeing() -> Callable[[Mutant], None]:
     """Whether a changed profile still gives what was recorded."""
     replay = Replay()
     replay.add(recorded.test_means_of_whole_images_are_mxnets)
-    for name in FORESEEN:
+    for name in PREDICTED:
         replay.add(lambda name=name: compared(name))  # type: ignore[misc]
 
     def agrees(mutant: Mutant) -> None:

@@ -29,7 +29,7 @@ struct qir_depthwise_run {
    */
   size_t slides, before, line;
   uint8_t pad;
-  int converts; /* all reals, as requant.h has it */
+  int converts; /* all floats, as requant.h has it */
   const void *weights;
   const int32_t *bias; /* in packed order, like multiplier */
   const float *multiplier;

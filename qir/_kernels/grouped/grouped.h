@@ -31,7 +31,7 @@ struct qir_grouped_run {
   size_t y_stride; /* elements */
   struct qir_code code;
   int to_float; /* y is f32, and code is not used */
-  int converts; /* all reals, as requant.h has it */
+  int converts; /* all floats, as requant.h has it */
 };
 
 /* Pixels whose channels are copied to blocks of words * lanes values, the rest of them zero. */

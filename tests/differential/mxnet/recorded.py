@@ -187,7 +187,7 @@ def fused_linear(said: Said, arrays: Mapping[str, Array]) -> Array:
     return predicted(PROFILE, "linear", operands, kind, arrays["y"].shape, then=then)
 
 
-FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
+PREDICTED: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
     "quantize_v2": quantize_v2,
     "dequantize": dequantize,
     "requantize": requantize,

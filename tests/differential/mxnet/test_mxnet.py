@@ -19,7 +19,7 @@ from qir.ir.dtype import dtype
 from qir.ir.scheme import Scheme
 from qir.profiles import Query, parameters_for_range, profile
 from tests.differential.mxnet.recorded import (
-    FORESEEN,
+    PREDICTED,
     PROFILE,
     VECTORS,
     cases,
@@ -61,12 +61,12 @@ def close(found: Array, wanted: Array, tolerance: str) -> bool:
     return bool((np.abs(found - wanted) <= steps * np.spacing(np.abs(wanted))).all())
 
 
-@pytest.mark.parametrize("name", FORESEEN)
+@pytest.mark.parametrize("name", PREDICTED)
 def test_recorded_results_are_predicted(name: str) -> None:
     quantized, active = Count(), Count()
     rule = profile(PROFILE).resolve(asked(rule_of(name), STORED.get(name, {})))
     for i, (said, arrays) in enumerate(cases(name)):
-        found, wanted = FORESEEN[name](said, arrays), arrays["y"]
+        found, wanted = PREDICTED[name](said, arrays), arrays["y"]
         if wanted.dtype == np.float32 and name != "dequantize":
             assert close(found, wanted, rule.float), f"{name} {i} {dict(said)}"
         else:
@@ -189,4 +189,4 @@ def test_a_batch_norm_beside_a_tie_divides_by_a_root_of_doubles() -> None:
     said = {"kind": "uint8", "high": 6.003194, "top": 8.653871, "eps": 1e-5}
     arrays = {slot: np.array([number], F) for slot, number in numbers.items()}
     arrays |= {"x": np.full((1, 1, 1, 1), 28, np.uint8), "y": np.full((1, 1, 1, 1), 12, np.int8)}
-    assert np.array_equal(FORESEEN["batch_norm"](said, arrays), arrays["y"])
+    assert np.array_equal(PREDICTED["batch_norm"](said, arrays), arrays["y"])

@@ -141,7 +141,7 @@ class Both:
 
 Steps = Callable[[Both], Any]
 LINE, WIDE = (2, 5, 40), (2, 60, 8)
-FORESEEN: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
+PREDICTED: dict[str, tuple[tuple[int, ...], list[Steps]]] = {
     "conv, avg": (LINE, [lambda n: n.conv(False), lambda n: n.pool("avg_pool1d")]),
     "conv, relu, avg padded": (LINE, [lambda n: n.conv(True), lambda n: n.pool("avg_pool1d", 1)]),
     "conv, max, avg, avg": (
@@ -208,12 +208,12 @@ def found(both: Both, name: str) -> tuple[list[Array], list[Array], bool]:
     return [made[f"y{i}"] for i in range(len(wanted))], wanted, told
 
 
-@pytest.mark.parametrize("kind", FORESEEN)
+@pytest.mark.parametrize("kind", PREDICTED)
 @pytest.mark.parametrize("name", ["fbgemm", "qnnpack"])
 def test_means_of_lines_are_torchs_in_either_order(name: str, kind: str) -> None:
     tally = Tally()
     for seed in range(SEEDS):
-        made, wanted, told = found(network(seed, name, *FORESEEN[kind]), name)
+        made, wanted, told = found(network(seed, name, *PREDICTED[kind]), name)
         assert not told
         for i, (ours, theirs) in enumerate(zip(made, wanted, strict=True)):
             tally.add(ours, theirs, f"seed {seed}, step {i}")
