@@ -94,6 +94,13 @@ class Frontend(ABC):
         return None
 
 
+def name_origins(graph: Graph) -> None:
+    """Gives nodes that passes inserted, such as transposes, the origins of their operand."""
+    for node in graph:
+        if not node.origins and node.operands and node.op != "output":
+            graph.set_origins(node, next(iter(node.operands.values())).node.origins)
+
+
 def frontend(name: str) -> Frontend:
     """Returns the frontend of that name; raises PluginError if there is none."""
     loaded = registry.find("qir.frontends", name)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import InputError
-from qir.frontend import Frontend
+from qir.frontend import Frontend, name_origins
 from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -139,14 +139,7 @@ def _read_graph(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
         for float_pass in _FLOAT_PASSES if graph.profile == "native" else ():
             float_pass.run(graph, ledger)
         graph.prune()
-        _name_origins(graph)
+        name_origins(graph)
     if problems := errors(graph):
         raise InputError(f"{model.source.name}: {problems[0]}")
     return graph
-
-
-def _name_origins(graph: Graph) -> None:
-    """Gives inserted transposes the origin of their operand."""
-    for node in graph:
-        if not node.origins and node.operands and node.op != "output":
-            graph.set_origins(node, next(iter(node.operands.values())).node.origins)
