@@ -1,0 +1,95 @@
+"""Networks that TensorFlow's converter wrote: every integer is that of its interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import qir
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from tests.counting import note
+from tests.differential.tensorflow.kernels import HAS_VNNI
+from tests.frontends.comparison import difference
+
+from .networks import KINDS, LOOPS, NETWORKS, build, converted, drawn, interpreted
+
+pytestmark = pytest.mark.slow
+NEAR = 1e-4
+SEED = 11
+REFERENCE = "tflite-2.21.ref"
+CASES = [(name, kind) for name in NETWORKS for kind in KINDS]
+ABSENT = {("images", "int16"), ("attention", "int16"), ("moves", "int16")}
+"""Networks that TensorFlow's own interpreter refuses: it has no 16-bit kernel for their ops."""
+DEFECTS = {("unread", "float"), ("unread", "float16"), ("unread", "dynamic")}
+"""Float layers of which XNNPACK reads nothing, in TensorFlow 2.21: a note of the ledger says so."""
+WITHOUT_REFERENCE = ("activations", "images", "moves")
+"""Networks with 8-bit ops for which the reference's resolver has no kernel."""
+
+
+def compare(path: Path, graph: Graph, profile: str | None = None) -> None:
+    """AssertionError where an output is not the interpreter's."""
+    for seed in range(3):
+        feeds = drawn(graph, seed)
+        wanted = interpreted(path, list(feeds.values()), reference=profile is not None)
+        found = list(qir.run(graph, feeds, profile=profile).values())
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            if theirs.dtype.kind == "i":
+                note(ours, theirs)
+                assert np.array_equal(ours, theirs), np.count_nonzero(ours != theirs)
+            else:
+                assert difference(ours, theirs, NEAR) == ""
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
+@pytest.mark.sampled(24)
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case not in ABSENT | DEFECTS])
+def test_a_network_computes_what_the_interpreter_computes(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    path = converted(build(NETWORKS[name], SEED), kind, SEED, tmp_path / "net.tflite")
+    graph = qir.load(path)
+    if kind.startswith("int"):
+        assert graph.profile == "tflite-2.21.xnnpack"
+    compare(path, graph)
+    if kind == "int8" and name not in WITHOUT_REFERENCE:
+        compare(path, graph, REFERENCE)
+
+
+def test_float_layers_that_the_delegate_misreads_are_noted(tmp_path: Path) -> None:
+    """The results are those of the layer; the interpreter's are those of padding alone."""
+    path = converted(build(NETWORKS["unread"], SEED), "float", SEED, tmp_path / "net.tflite")
+    ledger = Ledger()
+    graph = qir.load(path, ledger=ledger)
+    assert ["XNNPACK reads padding alone" in entry.reason for entry in ledger] == [True]
+    feeds = drawn(graph, 0)
+    (wanted,) = interpreted(path, list(feeds.values()), reference=True)
+    (found,) = qir.run(graph, feeds).values()
+    assert difference(found, wanted, NEAR) == ""
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_recurrent_network_computes_the_same(name: str, tmp_path: Path) -> None:
+    path = converted(build(LOOPS[name], SEED), "float", SEED, tmp_path / "net.tflite")
+    compare(path, qir.load(path))
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    "DenseNet121 EfficientNetB0 InceptionV3 MobileNet MobileNetV2 MobileNetV3Small ResNet50"
+    " Xception".split(),
+)
+@pytest.mark.parametrize("kind", ["float", "int8"])
+def test_a_network_of_keras_applications_computes_the_same(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    application = getattr(tf.keras.applications, name)
+    model = build(lambda: application(input_shape=(96, 96, 3), weights=None, classes=10), SEED)
+    path = converted(model, kind, SEED, tmp_path / "net.tflite")
+    compare(path, qir.load(path))
