@@ -78,6 +78,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place("qir.numerics", "SCALE_FORMULAS affine quantize dequantize requantize"),
             Place("qir.target", "Executable()"),
             Place("qir.frontends.mxnet", "MxnetFrontend()"),
+            Place("qir.frontends.tflite", "TfliteFrontend()"),
             Place("qir.frontends.torch.observers", "calibrated observed observed_by"),
             Place("qir.backends.ipex", "read_recipe read_schemes"),
             Place("qir.errors"),
