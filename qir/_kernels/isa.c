@@ -3,6 +3,7 @@
 const struct qir_isa_name qir_isa_names[] = {
     {"avx512vbmi", QIR_ISA_AVX512VBMI},
     {"avx512vnni", QIR_ISA_AVX512VNNI},
+    {"avx512", QIR_ISA_AVX512},
     {"avx2", QIR_ISA_AVX2},
     {"scalar", QIR_ISA_SCALAR},
 };
@@ -30,10 +31,10 @@ uint32_t qir_isa_detect(void) {
   uint32_t isa = 0;
   if ((saved & 0x06) != 0x06 || !has(b, 5) || !fma) return isa;
   isa |= QIR_ISA_AVX2;
-  if ((saved & 0xe6) != 0xe6 || !has(b, 16) || !has(b, 17) || !has(b, 30) || !has(b, 31) ||
-      !has(c, 11))
+  if ((saved & 0xe6) != 0xe6 || !has(b, 16) || !has(b, 17) || !has(b, 30) || !has(b, 31))
     return isa;
-  isa |= QIR_ISA_AVX512VNNI;
+  isa |= QIR_ISA_AVX512;
+  if (has(c, 11)) isa |= QIR_ISA_AVX512VNNI;
   if (has(c, 1)) isa |= QIR_ISA_AVX512VBMI;
   return isa;
 }

@@ -15,8 +15,9 @@
 enum qir_isa {
   QIR_ISA_SCALAR = 0,
   QIR_ISA_AVX2 = 1 << 0,       /* with FMA */
-  QIR_ISA_AVX512VNNI = 1 << 1, /* F, DQ, BW, VL and VNNI */
-  QIR_ISA_AVX512VBMI = 1 << 2,
+  QIR_ISA_AVX512VNNI = 1 << 1, /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512VBMI = 1 << 2, /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512 = 1 << 3,     /* F, DQ, BW and VL, with FMA */
 };
 
 /* A set of instructions by the name that QIR_ISA and the tests give it. */

@@ -6,7 +6,8 @@
 #include "isa.h"
 #include "requant.h"
 
-#define QIR_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma"
+#define QIR_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,fma"
+#define QIR_AVX512VNNI_TARGET QIR_AVX512_TARGET ",avx512vnni"
 
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET)
 
