@@ -57,7 +57,7 @@ VECTOR_KINDS = frozenset(
 BYTE_KINDS = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
 """Kinds of steps of which some read tables of bytes."""
 KERNEL_SETS = {
-    PRODUCT_KINDS: ("avx512vnni", "avx2", "scalar"),
+    PRODUCT_KINDS: ("avx512vnni", "avx512", "avxvnni_evex", "avxvnni", "avx2", "scalar"),
     VECTOR_KINDS: ("avx512", "avx2", "scalar"),
     BYTE_KINDS: ("avx512vbmi", "avx512", "avx2", "scalar"),
 }
@@ -184,9 +184,7 @@ def kernel_isa(kind: str, cap: str | None) -> str:
     """Returns the instruction set of the kernel that computes a step; `cap` limits it."""
     if kind == "call":
         return "python"
-    # _cpu.isa() lists what this processor has, the widest first.
-    known = _cpu.isa()
-    allowed = known[known.index(cap) if cap else 0 :]
+    allowed = _cpu.isa(cap)
     return next(isa for isa in kernel_sets(kind) if isa in allowed)
 
 
