@@ -47,13 +47,14 @@ QIR_INLINE void accumulate(const struct qir_gemm_block *b, size_t i, int m, int 
   }
 }
 
-QIR_INLINE void tile(const struct qir_gemm_block *b, size_t i, int m, int v) {
+QIR_INLINE void tile(const struct qir_gemm_block *any, size_t i, int m, int v) {
+  const struct qir_gemm_block b = *any; /* no store of a result can change it */
   VEC acc[ROWS][VECS];
-  if (KR == 4 && b->x_flip)
-    accumulate(b, i, m, v, 1, acc);
+  if (KR == 4 && b.x_flip)
+    accumulate(&b, i, m, v, 1, acc);
   else
-    accumulate(b, i, m, v, 0, acc);
-  UNROLL for (int r = 0; r < m; ++r) finish(b, i + (size_t)r, v, acc[r]);
+    accumulate(&b, i, m, v, 0, acc);
+  UNROLL for (int r = 0; r < m; ++r) finish(&b, i + (size_t)r, v, acc[r]);
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
