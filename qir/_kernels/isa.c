@@ -1,9 +1,14 @@
 #include "isa.h"
 
 const struct qir_isa_name qir_isa_names[] = {
+#if defined(QIR_ARM64)
+    {"neondot", QIR_ISA_NEONDOT},
+    {"neon", QIR_ISA_NEON},
+#else
     {"avx512vbmi", QIR_ISA_AVX512VBMI},
     {"avx512vnni", QIR_ISA_AVX512VNNI},
     {"avx2", QIR_ISA_AVX2},
+#endif
     {"scalar", QIR_ISA_SCALAR},
 };
 const size_t qir_isa_name_count = sizeof qir_isa_names / sizeof *qir_isa_names;
@@ -37,6 +42,15 @@ uint32_t qir_isa_detect(void) {
   if (has(c, 1)) isa |= QIR_ISA_AVX512VBMI;
   return isa;
 }
+#elif defined(QIR_ARM64) && defined(__linux__)
+#include <sys/auxv.h>
+
+uint32_t qir_isa_detect(void) {
+  enum { DOT_PRODUCT = 1 << 20 /* HWCAP_ASIMDDP */ };
+  return QIR_ISA_NEON | (getauxval(AT_HWCAP) & DOT_PRODUCT ? QIR_ISA_NEONDOT : 0);
+}
+#elif defined(QIR_ARM64)
+uint32_t qir_isa_detect(void) { return QIR_ISA_NEON; }
 #else
 uint32_t qir_isa_detect(void) { return 0; }
 #endif
