@@ -25,7 +25,8 @@ CASES = "300"  # of each family
 FAULTS = (
     ("gemm/arm_neondot.c", "b->x_flip ^ 0x80", "b->x_flip", "convolutions"),
     ("gemm/arm_neondot.c", "STEP(2) STEP(3)", "STEP(3) STEP(2)", "matrices"),
-    ("gemm/arm_neondot.c", "y, row, to->columns *", "y, row, to->columns / 2 *", "dynamic"),
+    ("gemm/arm_tiles.h", "y, row, to->columns *", "y, row, to->columns / 2 *", "dynamic"),
+    ("gemm/arm_neon.c", "STEP(6) STEP(7)", "STEP(7) STEP(6)", "convolutions"),
     ("depthwise/arm_neondot.c", "vqaddq_s16", "vaddq_s16", "depthwise"),
     ("depthwise/arm_neondot.c", "load(b, 4, at), zero", "load(b, 3, at), zero", "depthwise"),
     ("depthwise/arm_neondot.c", "(window - 1 - i) * per_column)", "(window - 1 - i))", "depthwise"),
@@ -166,7 +167,7 @@ def test_a_fault_in_an_arm_kernel_is_found(
     faulty = tmp_path / Path(file).name
     faulty.write_text(text.replace(written, planted))
     if faulty.suffix == ".h":
-        changed = {source: source for source in SOURCES if f'"{file}"' in source.read_text()}
+        changed = {source: source for source in SOURCES if f'"{faulty.name}"' in source.read_text()}
     else:
         changed = {KERNELS / file: faulty}
     objects = [arm.object(source) for source in SOURCES if source not in changed]
