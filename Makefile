@@ -17,7 +17,7 @@ STAMP  := .venv/stamp
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -ra
 # Compiled code is built at installation, so a change of it installs again.
 BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.px[di]')
-C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
+C      := $(shell find qir/_kernels tests/kernels/twins -name '*.[ch]' -o -name '*.inc')
 # What runs steps and statistics in threads, for the thread sanitizer.
 THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py tests/kernels/test_floats.py tests/kernels/test_epilogues.py
 # Its processes are forked after onnxruntime has started threads; the sanitizer then ends any child

@@ -1,12 +1,14 @@
 #include "isa.h"
 
 const struct qir_isa_name qir_isa_names[] = {
-    {"avx512vbmi", QIR_ISA_AVX512VBMI, 0},
-    {"avx512vnni", QIR_ISA_AVX512VNNI, 0},
-    {"avx512", QIR_ISA_AVX512, 0},
-    {"avxvnni_evex", QIR_ISA_AVXVNNI_EVEX, 1},
-    {"avxvnni", QIR_ISA_AVXVNNI, 1},
-    {"avx2", QIR_ISA_AVX2, 0},
+#if defined(QIR_ARM64)
+    {"neondot", QIR_ISA_NEONDOT, 0},
+    {"neon", QIR_ISA_NEON, 0},
+#else
+    {"avx512vbmi", QIR_ISA_AVX512VBMI, 0}, {"avx512vnni", QIR_ISA_AVX512VNNI, 0},
+    {"avx512", QIR_ISA_AVX512, 0},         {"avxvnni_evex", QIR_ISA_AVXVNNI_EVEX, 1},
+    {"avxvnni", QIR_ISA_AVXVNNI, 1},       {"avx2", QIR_ISA_AVX2, 0},
+#endif
     {"scalar", QIR_ISA_SCALAR, 0},
 };
 const size_t qir_isa_name_count = sizeof qir_isa_names / sizeof *qir_isa_names;
@@ -49,6 +51,15 @@ uint32_t qir_isa_detect(void) {
   if (has(c, 1)) isa |= QIR_ISA_AVX512VBMI;
   return isa;
 }
+#elif defined(QIR_ARM64) && defined(__linux__)
+#include <sys/auxv.h>
+
+uint32_t qir_isa_detect(void) {
+  enum { DOT_PRODUCT = 1 << 20 /* HWCAP_ASIMDDP */ };
+  return QIR_ISA_NEON | (getauxval(AT_HWCAP) & DOT_PRODUCT ? QIR_ISA_NEONDOT : 0);
+}
+#elif defined(QIR_ARM64)
+uint32_t qir_isa_detect(void) { return QIR_ISA_NEON; }
 #else
 uint32_t qir_isa_detect(void) { return 0; }
 #endif

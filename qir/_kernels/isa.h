@@ -14,12 +14,14 @@
 
 enum qir_isa {
   QIR_ISA_SCALAR = 0,
-  QIR_ISA_AVX2 = 1 << 0,       /* with FMA */
-  QIR_ISA_AVX512VNNI = 1 << 1, /* beside QIR_ISA_AVX512 */
-  QIR_ISA_AVX512VBMI = 1 << 2, /* beside QIR_ISA_AVX512 */
-  QIR_ISA_AVX512 = 1 << 3,     /* F, DQ, BW and VL, with FMA */
-  QIR_ISA_AVXVNNI = 1 << 4,    /* 256 bits, beside QIR_ISA_AVX2 */
+  QIR_ISA_AVX2 = 1 << 0,         /* with FMA */
+  QIR_ISA_AVX512VNNI = 1 << 1,   /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512VBMI = 1 << 2,   /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512 = 1 << 3,       /* F, DQ, BW and VL, with FMA */
+  QIR_ISA_AVXVNNI = 1 << 4,      /* 256 bits, beside QIR_ISA_AVX2 */
   QIR_ISA_AVXVNNI_EVEX = 1 << 5, /* the same by QIR_ISA_AVX512VNNI */
+  QIR_ISA_NEON = 1 << 16,        /* of every 64-bit Arm processor */
+  QIR_ISA_NEONDOT = 1 << 17,     /* dot products of signed bytes: SDOT */
 };
 
 /* A set of instructions by the name that QIR_ISA and the tests give it. */
@@ -33,11 +35,19 @@ struct qir_isa_name {
 extern const struct qir_isa_name qir_isa_names[];
 extern const size_t qir_isa_name_count;
 
+/*
+ * What kernels of 8-bit operands that need these bits take off unsigned values: SDOT multiplies
+ * signed bytes. They read u8 codes with the highest bit flipped, i8 codes as they are.
+ */
+static inline int32_t qir_isa_centre(uint32_t isa) { return isa & QIR_ISA_NEONDOT ? 128 : 0; }
+
 /* Bits of this machine; looks at the processor, which is slow in a virtual machine. */
 uint32_t qir_isa_detect(void);
 
 #if defined(__x86_64__)
 #define QIR_X86 1
+#elif defined(__aarch64__)
+#define QIR_ARM64 1
 #endif
 
 #define QIR_PRAGMA(text) _Pragma(#text)

@@ -58,7 +58,8 @@ static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o,
       sum += (uint32_t)(int32_t)value;
       most += (uint64_t)abs(value) * UINT8_MAX;
     }
-  const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
+  const int32_t centre = o->pairs ? 0 : qir_isa_centre(k->isa); /* pairs saturate as unsigned */
+  const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip - centre);
   bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
   multiplier[block * k->block + to] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
   if (!qir_converts(most, multiplier[block * k->block + to])) v->run.converts = 0;

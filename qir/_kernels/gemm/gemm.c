@@ -103,6 +103,7 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
   enum { MOST = 64 /* columns of a panel */ };
   const size_t kr = kernel->kr, n = weights->n, columns = round_up(n, kernel->nr);
   const size_t bytes = kernel->widened ? 2 : 1, panel = kernel->nr * kernel->nv;
+  const uint32_t zero = (uint32_t)(x_zero - qir_isa_centre(kernel->isa));
   packed->n = n;
   packed->k = weights->taps / weights->joined * round_up(weights->joined * weights->depth, kr);
   packed->panels = memory;
@@ -129,7 +130,7 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
     for (size_t j = 0; j < some; ++j) {
       const size_t at = first + qir_gemm_place(width, to_float, j);
       const uint32_t start = bias ? (uint32_t)bias[first + j] : 0;
-      packed->bias[at] = (int32_t)(start - (uint32_t)x_zero * sums[j]);
+      packed->bias[at] = (int32_t)(start - zero * sums[j]);
       packed->multiplier[at] = multiplier[multiplier_count == 1 ? 0 : first + j];
     }
   }

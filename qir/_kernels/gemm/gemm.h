@@ -9,7 +9,8 @@
  * A is never dense: rows[t * row_stride + i] points to the `depth` values of row i and
  * tap t, so a convolution is a product whose rows are pixels of the input. Values of A
  * are unsigned: u8 codes, or i8 codes with the highest bit flipped; the caller puts what
- * that and the zero point of x add to the sum into `bias` (see qir_gemm_pack).
+ * that and the zero point of x add to the sum into `bias` (see qir_gemm_pack). Kernels that
+ * multiply signed bytes take the values less qir_isa_centre, which is in `bias` too.
  *
  * B is packed by qir_gemm_pack in panels of `nr` to `nr * nv` columns. In a panel, groups of
  * `kr` values of one column are neighbours in memory, then come the columns, then the groups.

@@ -178,7 +178,7 @@ static void pack_channel(const struct grouped *v, const int8_t *weight, size_t c
 static void pack(struct grouped *v, const struct qir_conv_operands *o, char *weights, int32_t *bias,
                  float *multiplier) {
   const size_t lanes = v->kernel->lanes, words = v->kernel->words;
-  const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
+  const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip - qir_isa_centre(v->kernel->isa));
   for (size_t c = 0; c < v->s.oc; ++c) {
     const size_t block = c / v->channels, in = c % v->channels;
     uint32_t sum = 0;

@@ -124,8 +124,8 @@ static void pack(const struct matmul *v, const uint8_t *b, size_t columns, size_
       pack_any(v, b, columns, width, place, to->panel, sums);
   }
   const uint32_t both = (uint32_t)v->s.k * (uint32_t)v->a_zero * (uint32_t)v->b_zero;
-  for (size_t j = 0; j < width; ++j)
-    to->bias[place[j]] = (int32_t)(both - (uint32_t)v->a_zero * sums[j]);
+  const uint32_t zero = (uint32_t)(v->a_zero - qir_isa_centre(v->kernel->isa));
+  for (size_t j = 0; j < width; ++j) to->bias[place[j]] = (int32_t)(both - zero * sums[j]);
 }
 
 /* ---- A ---- */

@@ -1,0 +1,186 @@
+#include "depthwise.h"
+
+#if defined(QIR_ARM64)
+#include "arm_vectors.h"
+
+QIR_TARGET_BEGIN(QIR_NEONDOT_TARGET)
+
+enum { BLOCK = 16, LANES = 4, GROUP = BLOCK * LANES /* bytes of weights */ };
+
+/* One function for each window keeps the compiler's allocation of registers local. */
+#define NOINLINE __attribute__((noinline))
+
+/* Sixteen channels of four taps, the taps of a channel side by side; or their sums. */
+struct column {
+  int8x16_t v[4];
+};
+struct sums {
+  int32x4_t v[4];
+};
+
+/* What is the same for all pixels of a block of channels. */
+struct block {
+  const struct qir_depthwise_run *run;
+  size_t c, left;
+  uint8x16_t flip; /* what makes a byte signed */
+  const int8_t *weights;
+  const int32_t *bias;
+  const float *multiplier;
+  struct qir_arm_code code;
+};
+
+QIR_INLINE uint8x16_t load(const struct block *b, size_t tap, size_t at) {
+  return veorq_u8(qir_arm_load(b->run->taps[tap] + at + b->c, b->left), b->flip);
+}
+
+QIR_INLINE struct column interleave(uint8x16_t r0, uint8x16_t r1, uint8x16_t r2, uint8x16_t r3) {
+  const uint16x8_t a = vreinterpretq_u16_u8(vzip1q_u8(r0, r1));
+  const uint16x8_t b = vreinterpretq_u16_u8(vzip2q_u8(r0, r1));
+  const uint16x8_t c = vreinterpretq_u16_u8(vzip1q_u8(r2, r3));
+  const uint16x8_t d = vreinterpretq_u16_u8(vzip2q_u8(r2, r3));
+  return (struct column){
+      {vreinterpretq_s8_u16(vzip1q_u16(a, c)), vreinterpretq_s8_u16(vzip2q_u16(a, c)),
+       vreinterpretq_s8_u16(vzip1q_u16(b, d)), vreinterpretq_s8_u16(vzip2q_u16(b, d))}};
+}
+
+QIR_INLINE struct column weights_at(const struct block *b, size_t group) {
+  struct column w;
+  UNROLL for (int i = 0; i < 4; ++i) w.v[i] = vld1q_s8(b->weights + group * GROUP + 16 * i);
+  return w;
+}
+
+QIR_INLINE struct sums opening(const struct block *b) {
+  struct sums sum;
+  UNROLL for (int i = 0; i < 4; ++i) sum.v[i] = vld1q_s32(b->bias + 4 * i);
+  return sum;
+}
+
+QIR_INLINE void add(struct sums *sum, const struct column *x, const struct column *w) {
+  UNROLL for (int i = 0; i < 4; ++i) sum->v[i] = vdotq_s32(sum->v[i], x->v[i], w->v[i]);
+}
+
+QIR_INLINE void store(const struct block *b, size_t ox, const struct sums *sum) {
+  const size_t at = ox * b->run->channels + b->c;
+  float32x4_t real[4];
+  qir_arm_scale(sum->v, b->multiplier, real);
+  if (b->run->to_float)
+    qir_arm_store_f32((float *)b->run->y + at, real, b->left);
+  else
+    qir_arm_store((uint8_t *)b->run->y + at, qir_arm_encode(real, &b->code), b->left);
+}
+
+/* ---- windows of any shape ---- */
+
+static NOINLINE void any_window(const struct block *b, size_t ox) {
+  const size_t at = ox * b->run->step;
+  struct sums sum = opening(b);
+  for (size_t g = 0; g < b->run->groups; ++g) {
+    const size_t t = g * LANES;
+    const struct column x =
+        interleave(load(b, t, at), load(b, t + 1, at), load(b, t + 2, at), load(b, t + 3, at));
+    const struct column w = weights_at(b, g);
+    add(&sum, &x, &w);
+  }
+  store(b, ox, &sum);
+}
+
+/* Eight sums of two products, each of which fits 16 bits. */
+QIR_INLINE int16x8_t pair(uint8x8_t x0, int8x8_t w0, uint8x8_t x1, int8x8_t w1) {
+  return vqaddq_s16(vmulq_s16(vreinterpretq_s16_u16(vmovl_u8(x0)), vmovl_s8(w0)),
+                    vmulq_s16(vreinterpretq_s16_u16(vmovl_u8(x1)), vmovl_s8(w1)));
+}
+
+/* The same where the first two products of a group, and the last two, saturate in 16 bits. */
+static NOINLINE void window_of_pairs(const struct block *b, size_t ox) {
+  const size_t at = ox * b->run->step;
+  struct sums sum = opening(b);
+  for (size_t g = 0; g < b->run->groups; ++g) {
+    const int8x16x4_t w = vld4q_s8(b->weights + g * GROUP);
+    UNROLL for (int i = 0; i < LANES; i += 2) {
+      const uint8x16_t x0 = load(b, g * LANES + (size_t)i, at);
+      const uint8x16_t x1 = load(b, g * LANES + (size_t)i + 1, at);
+      const int8x16_t w0 = w.val[i], w1 = w.val[i + 1];
+      const int16x8_t low =
+          pair(vget_low_u8(x0), vget_low_s8(w0), vget_low_u8(x1), vget_low_s8(w1));
+      const int16x8_t high =
+          pair(vget_high_u8(x0), vget_high_s8(w0), vget_high_u8(x1), vget_high_s8(w1));
+      sum.v[0] = vaddw_s16(sum.v[0], vget_low_s16(low));
+      sum.v[1] = vaddw_high_s16(sum.v[1], low);
+      sum.v[2] = vaddw_s16(sum.v[2], vget_low_s16(high));
+      sum.v[3] = vaddw_high_s16(sum.v[3], high);
+    }
+  }
+  store(b, ox, &sum);
+}
+
+/* ---- windows that slide ---- */
+
+/*
+ * A square window that moves by one: a column of the input is in as many windows as it has
+ * columns, so it is interleaved once for all of them. The sums of these pixels move up by one with
+ * each; those of pixels before the first are never kept.
+ */
+QIR_INLINE void slide(const struct block *b, int window) {
+  const size_t width = b->run->width, per_column = window > LANES ? 2 : 1;
+  const uint8x16_t zero = vdupq_n_u8(0);
+  struct sums sum[5];
+  UNROLL for (int i = 0; i < window; ++i) sum[i] = opening(b);
+  for (size_t k = 0; k < width + (size_t)window - 1; ++k) {
+    const size_t at = k * b->run->step;
+    const struct column four = interleave(load(b, 0, at), load(b, 1, at), load(b, 2, at),
+                                          window > 3 ? load(b, 3, at) : zero);
+    UNROLL for (int i = 0; i < window; ++i) {
+      const struct column w = weights_at(b, (size_t)(window - 1 - i) * per_column);
+      add(&sum[i], &four, &w);
+    }
+    if (window > LANES) {
+      const struct column fifth = interleave(load(b, 4, at), zero, zero, zero);
+      UNROLL for (int i = 0; i < window; ++i) {
+        const struct column w = weights_at(b, (size_t)(window - 1 - i) * per_column + 1);
+        add(&sum[i], &fifth, &w);
+      }
+    }
+    if (k + 1 >= (size_t)window) store(b, k + 1 - (size_t)window, &sum[0]);
+    UNROLL for (int i = 0; i + 1 < window; ++i) sum[i] = sum[i + 1];
+    sum[window - 1] = opening(b);
+  }
+}
+
+static NOINLINE void slide_3(const struct block *b) { slide(b, 3); }
+static NOINLINE void slide_5(const struct block *b) { slide(b, 5); }
+
+/* Whether the columns of a window, and windows, are neighbours, and enough to share columns. */
+static int slides(const struct qir_depthwise_run *run) {
+  if (!run->size || run->step != run->channels || run->width < run->size) return 0;
+  const size_t next = run->groups / run->size * LANES; /* of the taps of a column */
+  return run->taps[next] == run->taps[0] + run->channels;
+}
+
+void qir_depthwise_neondot(const struct qir_depthwise_run *run) {
+  const int sliding = slides(run);
+  for (size_t c = 0; c < run->channels; c += BLOCK) {
+    const struct block b = {
+        .run = run,
+        .c = c,
+        .left = qir_depthwise_left(run, c),
+        .flip = vdupq_n_u8(run->pairs ? run->x_flip : run->x_flip ^ 0x80),
+        .weights = (const int8_t *)run->weights + c * run->groups * LANES,
+        .bias = run->bias + c,
+        .multiplier = run->multiplier + c,
+        .code = qir_arm_load_code(&run->code),
+    };
+    if (sliding && run->size == 3)
+      slide_3(&b);
+    else if (sliding)
+      slide_5(&b);
+    else
+      for (size_t ox = 0; ox < run->width; ++ox)
+        if (run->pairs)
+          window_of_pairs(&b, ox);
+        else
+          any_window(&b, ox);
+  }
+}
+
+QIR_TARGET_END
+#endif
