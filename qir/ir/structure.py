@@ -1,8 +1,8 @@
 """What holds a graph together: the order of its nodes, the uses of their values, and the names.
 
-Nodes are in a linked order that is always topological; each has a rank, so that comparing the places
-of two nodes takes constant time. For networkx there is a store whose edges are the uses, once
-somebody asks for it.
+Nodes are in a linked order that is always topological; each has a rank, so that comparing the
+places of two nodes takes constant time. For networkx there is a store whose edges are the uses,
+once somebody asks for it.
 """
 
 from __future__ import annotations

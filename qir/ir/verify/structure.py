@@ -36,8 +36,9 @@ def call(graph: Graph) -> Iterator[Fault]:
 def structure(context: NodeContext) -> Iterator[Fault]:
     """Operands, uses, edges and node order agree.
 
-    A value knows of every node that reads it, is made earlier and in the same graph, and networkx
-    has the edge if it has the graph. Only a defect of QIR breaks this rule, or code that writes to private fields.
+    A value knows of every node that reads it, is made earlier and in the same graph, and the graph
+    for networkx has the edge. Only a defect of QIR breaks this rule, or code that writes to private
+    fields.
     """
     node, graph = context.node, context.graph
     store = graph._store
