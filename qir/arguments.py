@@ -96,6 +96,13 @@ def _passes(check: Check, argument: object) -> bool:
     return isinstance(argument, check) if type(check) is tuple else check(argument)
 
 
+def _all_pass(check: Check, arguments: Iterable[object]) -> bool:
+    for argument in arguments:
+        if not _passes(check, argument):
+            return False
+    return True
+
+
 def _checks_of(function: Callable[..., object]) -> dict[str, Check]:
     """Returns the checks of a function's parameters, by name."""
     out: dict[str, Check] = {}
@@ -150,8 +157,11 @@ def _one_of(checks: list[Check | None]) -> Check | None:
         return None
     if not others:
         return classes
+    (first, *more) = (check for check in others if check is not None)
+    if not more:
+        return lambda given: isinstance(given, classes) or _passes(first, given)
     return lambda given: (
-        isinstance(given, classes) or any(_passes(check, given) for check in others if check)
+        isinstance(given, classes) or any(_passes(check, given) for check in (first, *more))
     )
 
 
@@ -161,7 +171,7 @@ def _mapping(keys: Check | None) -> Check:
     def fits(argument: object) -> bool:
         if not isinstance(argument, _BUILT_IN[:1]) and not isinstance(argument, Mapping):
             return False
-        return keys is None or all(_passes(keys, key) for key in argument)
+        return keys is None or _all_pass(keys, argument)
 
     return fits
 
@@ -181,7 +191,7 @@ def _several(kind: type, element: Check | None) -> Check:
                 return False
         if element is None:
             return True
-        return all(_passes(element, each) for each in islice(argument, _MAX_CHECKED))
+        return _all_pass(element, islice(argument, _MAX_CHECKED))
 
     return fits
 

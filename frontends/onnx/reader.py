@@ -8,6 +8,7 @@ read with several quantized types.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -101,6 +102,7 @@ class OnnxReader:
         self._stored: dict[str, StoredTensor] = {}
         self._arrays: dict[str, Array] = {}
         self._constants: dict[tuple[str, QuantType | None], Value] = {}
+        self._quantized_constants: set[str] = set()
         self._used: set[str] = set()
         self.evaluates = False
         """Whether `constant_data` may evaluate values that depend on constants and known sizes."""
@@ -268,6 +270,8 @@ class OnnxReader:
             if node_name != name:
                 self.graph.set_lineage(value, Lineage(name))
             self._constants[key] = value
+            if quant is not None:
+                self._quantized_constants.add(name)
         return self._constants[key]
 
     def unused_name(self, base: str) -> str:
@@ -305,7 +309,7 @@ class OnnxReader:
         name = self.resolve(name)
         if (bound := self._values.get(name)) is not None:
             return bound.type.quant is not None
-        return any(n == name and quant is not None for n, quant in self._constants)
+        return name in self._quantized_constants
 
     def has_qparams(self, name: str) -> bool:
         """Returns whether some operator or annotation states its scale."""
@@ -461,6 +465,9 @@ class OnnxReader:
         if scale_type.name not in ("f32", "f16") or data.ndim > most_axes or not data.size:
             raise KeepOperator
         scales: NDArray[np.floating] = data.astype(scale_type.carrier, copy=False)
+        # Most tensors have one scale: Python's numbers are quicker than arrays of one element.
+        if scales.size == 1 and 0 < scales.item() < math.inf:
+            return scales, scale_type
         is_valid = np.isfinite(scales) & (
             (scales > 0) | (most_axes > 1)
         )  # blocks have any sign, or none
@@ -483,12 +490,16 @@ class OnnxReader:
         # The zero point has the type of the quantized values, by the schema.
         if zeros.dtype != storage.carrier:
             raise KeepOperator
+        if zeros.size == 1 and storage.is_integer:
+            if not storage.bounds[0] <= zeros.item() <= storage.bounds[1]:
+                raise KeepOperator(_zero_outside(storage))
+            return zeros.astype(np.int64).reshape(scales.shape)
         # float8 has a zero point for its type alone: it is 0.
         if storage.is_float and zeros.astype(np.float32).any():
             raise KeepOperator
         low, high = storage.bounds if storage.is_integer else (0, 0)
         if storage.is_integer and zeros.size and not low <= zeros.min() <= zeros.max() <= high:
-            raise KeepOperator(f"a zero point is outside {low}..{high}")
+            raise KeepOperator(_zero_outside(storage))
         return zeros.astype(np.int64).reshape(scales.shape)
 
     # -- ledger -------------------------------------------------------------------------------
@@ -500,6 +511,11 @@ class OnnxReader:
         """Raises InputError for a name that is empty or not UTF-8."""
         if not name or not isinstance(name, str):
             raise input_error(self.file.path, place, "one has no name, or none in UTF-8")
+
+
+def _zero_outside(storage: DType) -> str:
+    low, high = storage.bounds
+    return f"a zero point is outside {low}..{high}"
 
 
 @lru_cache(4096)
