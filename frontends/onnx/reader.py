@@ -101,8 +101,8 @@ class OnnxReader:
         self._aliases: dict[str, str] = {}
         self._stored: dict[str, StoredTensor] = {}
         self._arrays: dict[str, Array] = {}
-        self._constants: dict[tuple[str, QuantType | None], Value] = {}
-        self._quantized_constants: set[str] = set()
+        self._constants: dict[str, list[tuple[QuantType | None, Value]]] = {}
+        """The nodes of constants, with the quantized types that they are read with."""
         self._used: set[str] = set()
         self.evaluates = False
         """Whether `constant_data` may evaluate values that depend on constants and known sizes."""
@@ -192,12 +192,11 @@ class OnnxReader:
 
     def unquantized_constants(self) -> dict[str, Value]:
         """Returns constants that have the file's name and type, and no second quantized type."""
-        count = Counter(name for name, _ in self._constants)
         # A constant that is read with two types has two nodes, which one default cannot replace.
         return {
             name: value
-            for (name, quant), value in self._constants.items()
-            if quant is None and count[name] == 1 and self.graph.values.get(name) is value
+            for name, ((quant, value), *others) in self._constants.items()
+            if quant is None and not others and self.graph.values.get(name) is value
         }
 
     def is_inspected(self, value: Value) -> bool:
@@ -223,7 +222,7 @@ class OnnxReader:
         name = self.resolve(name)
         if name not in self._stored and (bound := self._values.get(name)) is not None:
             return bound
-        if quant is None and (constant := self._constants.get((name, None))) is not None:
+        if quant is None and (constant := self._known_constant(name, None)) is not None:
             return constant
         if (array := self._array(name)) is not None:
             return self._constant(name, array, quant)
@@ -249,14 +248,16 @@ class OnnxReader:
         return self.value(op, name, self.inferred_quant_type(name, array.type))
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
-        if quant is not None and (name, quant) not in self._constants:
+        if (known := self._known_constant(name, quant)) is not None:
+            return known
+        if quant is not None:
             array = Array(array.contents, array.type.with_element(quant), name)
         return self.add_constant(name, array, quant)
 
     def add_constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
         """Returns the constant of that name and quantized type; adds it where it is missing."""
-        key = (name, quant)
-        if key not in self._constants:
+        value = self._known_constant(name, quant)
+        if value is None:
             # A tensor that is read with a second quantized type becomes a second constant.
             node_name = name if not self.graph.has(name) else self.unused_name(name)
             value = self.graph.add(
@@ -269,10 +270,14 @@ class OnnxReader:
             ).result
             if node_name != name:
                 self.graph.set_lineage(value, Lineage(name))
-            self._constants[key] = value
-            if quant is not None:
-                self._quantized_constants.add(name)
-        return self._constants[key]
+            self._constants.setdefault(name, []).append((quant, value))
+        return value
+
+    def _known_constant(self, name: str, quant: QuantType | None) -> Value | None:
+        for known, value in self._constants.get(name, ()):
+            if known is quant or known == quant:
+                return value
+        return None
 
     def unused_name(self, base: str) -> str:
         """Returns a name, based on `base`, that neither the graph nor the source uses."""
@@ -309,7 +314,7 @@ class OnnxReader:
         name = self.resolve(name)
         if (bound := self._values.get(name)) is not None:
             return bound.type.quant is not None
-        return name in self._quantized_constants
+        return any(quant is not None for quant, _ in self._constants.get(name, ()))
 
     def has_qparams(self, name: str) -> bool:
         """Returns whether some operator or annotation states its scale."""
