@@ -15,10 +15,13 @@ from qir.errors import ArgumentError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Fits = Callable[[object], bool]
-"""Whether an argument is of the type that its annotation names."""
+Check = tuple[type, ...] | Callable[[object], bool]
+"""The classes of which an argument may be, or what says whether it is of the type that its
+annotation names."""
 _MAX_CHECKED = 64
 """So many elements of a list or a mapping are looked at."""
+_BUILT_IN = (dict, list, tuple, set, frozenset)
+"""Asked first: an abstract class asks Python whether these are of it."""
 _ACCEPTED_ALSO: Mapping[type, tuple[type, ...]] = {
     int: (np.integer,),
     float: (int, np.floating, np.integer),
@@ -39,21 +42,28 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     positional = names[: code.co_argcount]
     if len(names) == (1 if names[:1] == ("self",) else 0):
         return function
-    known: dict[str, Fits] = {}
-    ready = False
+    known: dict[str, Check] = {}
+    in_order: list[tuple[str, Check | None]] = []
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal ready
-        if not ready:  # annotations may name what is defined after the function
+        if not in_order:  # annotations may name what is defined after the function
             known.update(_checks_of(function))
-            ready = True
+            in_order.extend((name, known.get(name)) for name in positional or ("",))
         # Not `Signature.bind`: wrong counts of arguments are left to Python's own message.
-        for name, argument in zip(positional, args, strict=False):
-            if name in known and not known[name](argument):
+        # What `_passes` does stands here in full: graphs are built by tens of thousands of calls.
+        for (name, check), argument in zip(in_order, args, strict=False):
+            if type(check) is tuple:
+                if not isinstance(argument, check):
+                    raise _refused(function, name, argument)
+            elif check is not None and not check(argument):
                 raise _refused(function, name, argument)
         for name, argument in kwargs.items():
-            if name in known and not known[name](argument):
+            check = known.get(name)
+            if type(check) is tuple:
+                if not isinstance(argument, check):
+                    raise _refused(function, name, argument)
+            elif check is not None and not check(argument):
                 raise _refused(function, name, argument)
         return function(*args, **kwargs)
 
@@ -90,9 +100,19 @@ def _article(word: str) -> str:
     return f"an {word}" if word[0] in "aeiouAEIOU" else f"a {word}"
 
 
-def _checks_of(function: Callable[..., object]) -> dict[str, Fits]:
+def _passes(check: Check, argument: object) -> bool:
+    return isinstance(argument, check) if type(check) is tuple else check(argument)
+
+
+def _all_pass(check: Check, arguments: Iterable[object]) -> bool:
+    if isinstance(check, tuple):
+        return all([isinstance(argument, check) for argument in arguments])
+    return all(map(check, arguments))
+
+
+def _checks_of(function: Callable[..., object]) -> dict[str, Check]:
     """Returns the checks of a function's parameters, by name."""
-    out: dict[str, Fits] = {}
+    out: dict[str, Check] = {}
     scope = vars(sys.modules[function.__module__])
     for name, hint in function.__annotations__.items():
         try:  # the text of an annotation in QIR's own source, never anybody's input
@@ -104,12 +124,12 @@ def _checks_of(function: Callable[..., object]) -> dict[str, Fits]:
     return out
 
 
-def _fits(hint: Any) -> Fits | None:
+def _fits(hint: Any) -> Check | None:
     """Returns the check that an annotation asks for; None where it allows what cannot be
     checked."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is None or hint is NoneType:
-        return lambda given: given is None
+        return (NoneType,)
     if origin is Literal:
         return lambda given: any(given is each or given == each for each in inner)
     if origin in (Union, UnionType):
@@ -117,55 +137,68 @@ def _fits(hint: Any) -> Fits | None:
     if isinstance(hint, type) and origin is None:
         if hint is object:
             return None
-        return _protocol(hint) if getattr(hint, "_is_protocol", False) else _class(hint)
+        return _protocol(hint) if getattr(hint, "_is_protocol", False) else _classes(hint)
     if not isinstance(origin, type):
         return None
     if origin is tuple or not issubclass(origin, Iterable) or issubclass(origin, np.ndarray):
-        return _class(origin)
+        return _classes(origin)
     if issubclass(origin, Mapping):
         return _mapping(_fits(inner[0]))
     return _several(origin, _fits(inner[0]))
 
 
-def _protocol(hint: type) -> Fits:
+def _protocol(hint: type) -> Check:
     members = [name for name in vars(hint) if not name.startswith("_")]
     return lambda given: all(hasattr(type(given), name) for name in members)
 
 
-def _class(hint: type) -> Fits:
-    kinds = (hint, *_ACCEPTED_ALSO.get(hint, ()))
-    return lambda given: isinstance(given, kinds)
+def _classes(hint: type) -> tuple[type, ...]:
+    return (hint, *_ACCEPTED_ALSO.get(hint, ()))
 
 
-def _one_of(checks: list[Fits | None]) -> Fits | None:
-    known_checks = [check for check in checks if check is not None]
+def _one_of(checks: list[Check | None]) -> Check | None:
+    classes = tuple(kind for check in checks if isinstance(check, tuple) for kind in check)
+    others = [check for check in checks if not isinstance(check, tuple)]
     # One member that cannot be checked lets anything pass.
-    if len(known_checks) < len(checks):
+    if None in others:
         return None
-    return lambda given: any(check(given) for check in known_checks)
+    if not others:
+        return classes
+    (first, *more) = (check for check in others if check is not None)
+    if not more:
+        return lambda given: isinstance(given, classes) or _passes(first, given)
+    return lambda given: (
+        isinstance(given, classes) or any(_passes(check, given) for check in (first, *more))
+    )
 
 
-def _mapping(keys: Fits | None) -> Fits:
+def _mapping(keys: Check | None) -> Check:
     """Returns a mapping with such keys; what it holds the function itself names by its key."""
 
     def fits(argument: object) -> bool:
-        return isinstance(argument, Mapping) and (keys is None or all(map(keys, argument)))
+        if not isinstance(argument, _BUILT_IN[:1]) and not isinstance(argument, Mapping):
+            return False
+        return keys is None or _all_pass(keys, argument)
 
     return fits
 
 
-def _several(kind: type, element: Fits | None) -> Fits:
+def _several(kind: type, element: Check | None) -> Check:
     """Returns a list, or whatever can be gone through; a text is not taken for the list of its
     letters."""
+    plain = tuple(each for each in _BUILT_IN if issubclass(each, kind))
 
     def fits(argument: object) -> bool:
-        if isinstance(argument, str | bytes) or not isinstance(argument, kind):
-            return False
-        if element is None or not isinstance(argument, Collection):
-            return True  # what can be gone through once is left alone
-        if isinstance(argument, np.ndarray) and not argument.ndim:
-            return False
-        return all(map(element, islice(argument, _MAX_CHECKED)))
+        if not isinstance(argument, plain):
+            if isinstance(argument, str | bytes) or not isinstance(argument, kind):
+                return False
+            if not isinstance(argument, Collection):
+                return True  # what can be gone through once is left alone
+            if isinstance(argument, np.ndarray) and not argument.ndim:
+                return False
+        if element is None:
+            return True
+        return _all_pass(element, islice(argument, _MAX_CHECKED))
 
     return fits
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from qir.arguments import checked
 from qir.errors import DataError, GraphError, QirError
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.verify import check
 from qir.profiles import library_of, read_profile_for
@@ -57,6 +58,7 @@ def run(
         raise
 
 
+@pause_garbage_collection()
 @checked
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
     """Compiles a graph for a target, by default for QIR's own kernels.

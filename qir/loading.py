@@ -9,12 +9,14 @@ from qir.arguments import checked
 from qir.errors import InputError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
+from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.qir_files import SUFFIX, read_qir
 from qir.source import remember
 
 
+@pause_garbage_collection()
 @checked
 def load(
     source: object,

@@ -15,8 +15,8 @@ from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
-from qir.numerics import Rule
-from qir.profiles import NamedProfile
+from qir.numerics import Rule, affine_of, quantize
+from qir.profiles import NamedProfile, quantize_query
 from qir.reference.interpreter import run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -206,12 +206,8 @@ def all_bytes(x: ByteParameters) -> Table:
 
 def quantized_floats(floats: list[float], y: ByteParameters) -> list[int]:
     """Returns the integers to which the kernel profile quantizes some floats."""
-    graph = Graph("bounds", KERNEL_PROFILE)
-    shape = (len(floats),)
-    source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
-    node = graph.add("quantize", {"x": source}, types=[TensorType(shape, y.quant)])
-    (out,) = run_node(node, {"x": np.array(floats, np.float32)}, KERNEL_RULES)
-    return [int(c) for c in out]
+    rule = KERNEL_RULES.resolve(quantize_query(y.quant))
+    return [int(c) for c in quantize(np.array(floats, np.float32), affine_of(y.quant), rule)]
 
 
 @dataclass(frozen=True, slots=True)

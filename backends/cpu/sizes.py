@@ -64,12 +64,14 @@ def _check_size(
 
 
 def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
-    """Returns a copy of the graph in which every dimension is a number.
+    """Returns the graph with every dimension a number: a copy, unless that is so already.
 
     Raises DataError where the graph does not accept the sizes, Refused where a shape depends on
     data.
     """
     size_of_name = bind_names(graph, sizes)
+    if _is_bound(graph, size_of_name, sizes):
+        return graph
     out = graph.copy()
     # In topological order: shapes of operands are known when those of results are inferred.
     for node in out:
@@ -91,6 +93,32 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
                 )
             out.set_type(value, value.type.with_shape(bound_shape))
     return out
+
+
+def _is_bound(graph: Graph, size_of_name: dict[str, int], sizes: Mapping[str, Sizes]) -> bool:
+    """Returns whether every dimension is a number, and no node is left that constants decide."""
+    for node in graph:
+        if node.op in ("constant", "output"):
+            continue
+        if node.bodies or _is_decided(node):
+            return False
+        try:
+            shapes = _inferred_shapes(node, size_of_name, sizes)
+        except QirError:  # which is reported as that of a copy is
+            return False
+        for value, shape in zip(node.results, shapes, strict=True):
+            if shape != value.type.shape or dims.known_shape(shape) is None or 0 in shape:
+                return False
+    return True
+
+
+def _is_decided(node: Node) -> bool:
+    """Returns whether constants decide what a node computes, or the sizes of its operands do."""
+    if node.op in STATED_TYPE_OPS or len(node.results) != 1 or not node.operands:
+        return False
+    return node.op in ("shape", "size") or all(
+        value.constant is not None for value in node.operands.values()
+    )
 
 
 def _fold(graph: Graph, node: Node) -> bool:

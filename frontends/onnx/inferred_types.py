@@ -7,10 +7,8 @@ only move elements (Reshape, Transpose, ...), which state none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import networkx as nx
 
 from .op import MICROSOFT, OnnxOp
 
@@ -78,7 +76,7 @@ def inferred_qparam_names(ops: Sequence[OnnxOp]) -> dict[str, tuple[str, str]]:
 
     What a producer states wins over consumers. Tensors that moves connect share theirs.
     """
-    moved: nx.Graph[str] = nx.Graph()
+    moved: dict[str, list[str]] = {}
     produced: dict[str, tuple[str, str]] = {}
     consumed: dict[str, tuple[str, str]] = {}
     for op in ops:
@@ -92,7 +90,7 @@ def inferred_qparam_names(ops: Sequence[OnnxOp]) -> dict[str, tuple[str, str]]:
         if moves_elements(op):
             _connect_moved_tensors(moved, op)
     # A producer's parameters win over a consumer's; of several, those of the first name in order.
-    for group in nx.connected_components(moved):
+    for group in _connected_names(moved):
         pairs = [
             p for source in (produced, consumed) for n in sorted(group) if (p := source.get(n))
         ]
@@ -101,13 +99,30 @@ def inferred_qparam_names(ops: Sequence[OnnxOp]) -> dict[str, tuple[str, str]]:
     return qparams
 
 
-def _connect_moved_tensors(moved: nx.Graph[str], op: OnnxOp) -> None:
+def _connect_moved_tensors(moved: dict[str, list[str]], op: OnnxOp) -> None:
     # Other operands are shapes, indices and the like.
     sources = op.inputs if op.type == "Concat" else op.inputs[:1]
     for part in sources:
         for output in op.outputs if op.type == "Split" else op.outputs[:1]:
             if part and output:
-                moved.add_edge(part, output)
+                moved.setdefault(part, []).append(output)
+                moved.setdefault(output, []).append(part)
+
+
+def _connected_names(neighbours: Mapping[str, Sequence[str]]) -> Iterator[set[str]]:
+    """Yields the names that lead to each other, group by group."""
+    seen: set[str] = set()
+    for first in neighbours:
+        group: set[str] = set()
+        todo = [] if first in seen else [first]
+        while todo:
+            name = todo.pop()
+            if name not in group:
+                group.add(name)
+                todo += neighbours[name]
+        if group:
+            seen |= group
+            yield group
 
 
 def _named_qparams(op: OnnxOp) -> Iterator[tuple[str, tuple[str, str], bool]]:

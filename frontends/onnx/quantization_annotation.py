@@ -33,16 +33,19 @@ def dropped_annotations(reader: OnnxReader) -> Iterator[tuple[str, str]]:
     """Yields (tensor, reason) for each annotation that the graph does not hold."""
     if reader.outer is not None:
         return
+    # Stated by an operator anyway, or held by the graph.
+    dropped = [
+        (name, pair)
+        for name, pair in _annotations(reader)
+        if name not in reader.qparam_names or name in reader.annotated_qparam_names
+    ]
+    dropped = [(name, pair) for name, pair in dropped if not reader.is_quantized(name)]
+    if not dropped:
+        return
     proto = reader.proto
-    stored = {i.name: i.type.tensor_type.elem_type for i in proto.input}
-    stored |= {t.name: t.data_type for t in proto.initializer}
+    stored = {i.name for i in proto.input} | {t.name for t in proto.initializer}
     produced = {o for n in proto.node for o in n.output}
-    for name, pair in _annotations(reader):
-        # Held by the graph, or stated by an operator anyway.
-        if reader.is_quantized(name) or (
-            name in reader.qparam_names and name not in reader.annotated_qparam_names
-        ):
-            continue
+    for name, pair in dropped:
         if name not in stored and name not in produced:
             yield name, f"{_ANNOTATION} is of a tensor that is not there"
         elif not pair[0]:

@@ -8,6 +8,7 @@ read with several quantized types.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -100,7 +101,8 @@ class OnnxReader:
         self._aliases: dict[str, str] = {}
         self._stored: dict[str, StoredTensor] = {}
         self._arrays: dict[str, Array] = {}
-        self._constants: dict[tuple[str, QuantType | None], Value] = {}
+        self._constants: dict[str, list[tuple[QuantType | None, Value]]] = {}
+        """The nodes of constants, with the quantized types that they are read with."""
         self._used: set[str] = set()
         self.evaluates = False
         """Whether `constant_data` may evaluate values that depend on constants and known sizes."""
@@ -190,12 +192,11 @@ class OnnxReader:
 
     def unquantized_constants(self) -> dict[str, Value]:
         """Returns constants that have the file's name and type, and no second quantized type."""
-        count = Counter(name for name, _ in self._constants)
         # A constant that is read with two types has two nodes, which one default cannot replace.
         return {
             name: value
-            for (name, quant), value in self._constants.items()
-            if quant is None and count[name] == 1 and self.graph.values.get(name) is value
+            for name, ((quant, value), *others) in self._constants.items()
+            if quant is None and not others and self.graph.values.get(name) is value
         }
 
     def is_inspected(self, value: Value) -> bool:
@@ -221,7 +222,7 @@ class OnnxReader:
         name = self.resolve(name)
         if name not in self._stored and (bound := self._values.get(name)) is not None:
             return bound
-        if quant is None and (constant := self._constants.get((name, None))) is not None:
+        if quant is None and (constant := self._known_constant(name, None)) is not None:
             return constant
         if (array := self._array(name)) is not None:
             return self._constant(name, array, quant)
@@ -247,14 +248,16 @@ class OnnxReader:
         return self.value(op, name, self.inferred_quant_type(name, array.type))
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
-        if quant is not None and (name, quant) not in self._constants:
+        if (known := self._known_constant(name, quant)) is not None:
+            return known
+        if quant is not None:
             array = Array(array.contents, array.type.with_element(quant), name)
         return self.add_constant(name, array, quant)
 
     def add_constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
         """Returns the constant of that name and quantized type; adds it where it is missing."""
-        key = (name, quant)
-        if key not in self._constants:
+        value = self._known_constant(name, quant)
+        if value is None:
             # A tensor that is read with a second quantized type becomes a second constant.
             node_name = name if not self.graph.has(name) else self.unused_name(name)
             value = self.graph.add(
@@ -267,8 +270,14 @@ class OnnxReader:
             ).result
             if node_name != name:
                 self.graph.set_lineage(value, Lineage(name))
-            self._constants[key] = value
-        return self._constants[key]
+            self._constants.setdefault(name, []).append((quant, value))
+        return value
+
+    def _known_constant(self, name: str, quant: QuantType | None) -> Value | None:
+        for known, value in self._constants.get(name, ()):
+            if known is quant or known == quant:
+                return value
+        return None
 
     def unused_name(self, base: str) -> str:
         """Returns a name, based on `base`, that neither the graph nor the source uses."""
@@ -305,7 +314,7 @@ class OnnxReader:
         name = self.resolve(name)
         if (bound := self._values.get(name)) is not None:
             return bound.type.quant is not None
-        return any(n == name and quant is not None for n, quant in self._constants)
+        return any(quant is not None for quant, _ in self._constants.get(name, ()))
 
     def has_qparams(self, name: str) -> bool:
         """Returns whether some operator or annotation states its scale."""
@@ -461,6 +470,9 @@ class OnnxReader:
         if scale_type.name not in ("f32", "f16") or data.ndim > most_axes or not data.size:
             raise KeepOperator
         scales: NDArray[np.floating] = data.astype(scale_type.carrier, copy=False)
+        # Most tensors have one scale: Python's numbers are quicker than arrays of one element.
+        if scales.size == 1 and 0 < scales.item() < math.inf:
+            return scales, scale_type
         is_valid = np.isfinite(scales) & (
             (scales > 0) | (most_axes > 1)
         )  # blocks have any sign, or none
@@ -483,12 +495,16 @@ class OnnxReader:
         # The zero point has the type of the quantized values, by the schema.
         if zeros.dtype != storage.carrier:
             raise KeepOperator
+        if zeros.size == 1 and storage.is_integer:
+            if not storage.bounds[0] <= zeros.item() <= storage.bounds[1]:
+                raise KeepOperator(_zero_outside(storage))
+            return zeros.astype(np.int64).reshape(scales.shape)
         # float8 has a zero point for its type alone: it is 0.
         if storage.is_float and zeros.astype(np.float32).any():
             raise KeepOperator
         low, high = storage.bounds if storage.is_integer else (0, 0)
         if storage.is_integer and zeros.size and not low <= zeros.min() <= zeros.max() <= high:
-            raise KeepOperator(f"a zero point is outside {low}..{high}")
+            raise KeepOperator(_zero_outside(storage))
         return zeros.astype(np.int64).reshape(scales.shape)
 
     # -- ledger -------------------------------------------------------------------------------
@@ -500,6 +516,11 @@ class OnnxReader:
         """Raises InputError for a name that is empty or not UTF-8."""
         if not name or not isinstance(name, str):
             raise input_error(self.file.path, place, "one has no name, or none in UTF-8")
+
+
+def _zero_outside(storage: DType) -> str:
+    low, high = storage.bounds
+    return f"a zero point is outside {low}..{high}"
 
 
 @lru_cache(4096)

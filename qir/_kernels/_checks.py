@@ -43,14 +43,14 @@ def whole(
     """Returns `values`, which may be an array or an iterator, as ints from `least` to `most`."""
     try:
         found = tuple(islice(values, LONGEST + 1))
-        result = tuple(operator.index(value) for value in found)
+        result = tuple(map(operator.index, found))
     except TypeError:
         raise ValueError(f"{step}: {what} is {shown(values)}, not a list of integers") from None
     if len(result) > LONGEST:
         raise ValueError(f"{step}: {what} has more than {LONGEST} numbers")
-    if any(value < least for value in result):
+    if result and min(result) < least:
         raise ValueError(f"{step}: {what} is {shown(result)}; {least} is the least possible")
-    if any(value > most for value in result):
+    if result and max(result) > most:
         raise ValueError(f"{step}: {what} is {shown(result)}; {most} is the most possible")
     return result
 

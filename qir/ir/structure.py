@@ -1,8 +1,8 @@
 """What holds a graph together: the order of its nodes, the uses of their values, and the names.
 
-The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses, keyed by
-slot name. Nodes are in a linked order that is always topological; each has a rank, so that
-comparing the places of two nodes takes constant time.
+Nodes are in a linked order that is always topological; each has a rank, so that comparing the
+places of two nodes takes constant time. For networkx there is a store whose edges are the uses,
+once somebody asks for it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import repeat
 from types import MappingProxyType
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from qir.arguments import checked_methods
 from qir.errors import GraphError
-from qir.ir import store
 from qir.ir.carried_profiles import says_the_same
 from qir.ir.node import CarriedProfile, Node, RewriteFilter, Use, Value
 from qir.ir.order import Order
 from qir.ir.types import TensorType
+
+if TYPE_CHECKING:  # networkx takes as long to import as a small model to read
+    import networkx as nx
+
+    from qir.ir.store import Store
 
 _NEW_USE = tuple.__new__  # of a use, without going through Python
 
@@ -31,9 +34,9 @@ class Structure:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._store: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
-        self._view: nx.MultiDiGraph[Node] | None = None
+        self._nodes: set[Node] = set()
         self._order = Order()
+        self._store: Store | None = None
         self._values: dict[str, Value] = {}
         self._counts: dict[str, int] = {}
         self._holder: Structure | None = None
@@ -52,10 +55,10 @@ class Structure:
         return reversed(self._order)
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._nodes)
 
     def __contains__(self, node: object) -> bool:
-        return isinstance(node, Node) and self._store.has_node(node)
+        return isinstance(node, Node) and node in self._nodes
 
     def __getitem__(self, name: str) -> Value:
         try:
@@ -137,13 +140,16 @@ class Structure:
 
     @property
     def nx(self) -> nx.MultiDiGraph[Node]:
-        """The graph for networkx: every algorithm at the store's speed, and no writing.
+        """The graph for networkx: every algorithm on a MultiDiGraph that follows each edit, and no
+        writing.
 
         The data of its edges are for networkx alone; no part of QIR reads them.
         """
-        if self._view is None:
-            self._view = nx.freeze(nx.graphviews.generic_graph_view(self._store))
-        return self._view
+        if self._store is None:
+            from qir.ir.store import Store
+
+            self._store = Store(self)
+        return self._store.view
 
     def fresh(self, base: str) -> str:
         """Returns a value name that is not taken: the base itself, or with a number."""
@@ -254,7 +260,7 @@ class Structure:
         self._free()
         if before is not None:
             self._own(before)
-        nodes = self._store._node
+        nodes = self._nodes
         for slot, value in operands.items():
             if value._node not in nodes:
                 raise GraphError(f"{node._op}: %{value._name} in {slot} is of another graph")
@@ -264,7 +270,7 @@ class Structure:
         # From here on nothing raises: an edit happens whole or not at all.
         node._graph = self  # type: ignore[assignment]  # every structure is a graph
         self._order.insert(node, before)
-        store.put(self._store, node, operands)
+        nodes.add(node)
         if len(kinds) == 1:
             only_value = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
             node._results = (only_value,)
@@ -277,6 +283,8 @@ class Structure:
             bound[slot] = value
             # A dict used as an ordered set: uses keep the order in which they came about.
             value._uses[_NEW_USE(Use, (node, slot))] = None
+        if self._store is not None:
+            self._store.put(node, operands)
         self._touch()
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
@@ -308,7 +316,8 @@ class Structure:
     def _join(self, node: Node, slot: str, value: Value) -> None:
         node._operands[slot] = value
         value._uses[Use(node, slot)] = None
-        store.join(self._store, value._node, node, slot, value._index)
+        if self._store is not None:
+            self._store.join(value, node, slot)
 
     def _unbind(self, node: Node, slot: str) -> None:
         self._release(node, slot)
@@ -317,7 +326,8 @@ class Structure:
     def _release(self, node: Node, slot: str) -> None:
         if (value := node._operands.get(slot)) is not None:
             del value._uses[Use(node, slot)]
-            self._store.remove_edge(value._node, node, key=slot)
+            if self._store is not None:
+                self._store.part(value, node, slot)
 
     def _lift(self, late: set[Node], user: Node) -> None:
         """Moves nodes, in their order, to just before one."""
@@ -337,7 +347,9 @@ class Structure:
             self._unbind(node, slot)
         for value in node._results:
             del self._values[value._name]
-        self._store.remove_node(node)
+        self._nodes.remove(node)
+        if self._store is not None:
+            self._store.take_out(node)
         self._order.take_out(node)
         self._touch()
 

@@ -460,12 +460,12 @@ def uniform(
         scale, kind = scale.astype(np.float64), F64
     if not kind.is_float:
         raise TypeRuleError(f"scales are floats, and {kind} is none")
-    if np.isnan(scale).any():
+    if math.isnan(scale.item()) if scale.size == 1 else np.isnan(scale).any():
         raise TypeRuleError("a scale is NaN")
     if storage.is_integer:
         check_zeros(zeros, storage)
     try:
-        zeros = np.broadcast_to(zeros, scale.shape)
+        zeros = zeros if zeros.shape == scale.shape else np.broadcast_to(zeros, scale.shape)
     except ValueError:
         raise TypeRuleError(f"{scale.size} scales but {zeros.size} zero points") from None
     return QuantType(
@@ -473,7 +473,7 @@ def uniform(
         express,
         scale=make_param(scale, granularity, f"{name}.scale"),
         zero=()
-        if not zeros.any()
+        if not np.count_nonzero(zeros)
         else make_param(zeros.astype(storage.carrier), granularity, f"{name}.zero"),
         granularity=granularity,
         bounds=bounds,

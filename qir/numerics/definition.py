@@ -52,6 +52,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     check(rule)
     scaled, zero = _scale_input(np.asarray(x), numbers, to, rule)
     nan = np.isnan(scaled)
+    has_nan = bool(nan.any())
     if isinstance(to, Map) and to.table is not None:
         return _to_table(scaled, nan, to.table, to, rule)
     if to.storage.is_float:
@@ -61,7 +62,8 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     with np.errstate(invalid="ignore", over="ignore"):
         if q.clip == "reals_first" and not adds_before and to.storage.bits <= 32:
             # low - zero and high - zero are whole: clipping before rounding is exact.
-            scaled = np.clip(scaled, _as_float(low - zero, scaled), _as_float(high - zero, scaled))
+            bounds = _as_float(low - zero, scaled), _as_float(high - zero, scaled)
+            scaled = np.minimum(np.maximum(scaled, bounds[0]), bounds[1])
         rounded = ROUNDINGS[q.round](scaled)
         if q.sum == "real" and not adds_before:
             rounded, adds_before = rounded + _as_float(zero, scaled), True
@@ -72,8 +74,9 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
             _clip_below_2_31(integral) if q.far == "clip_32" else integral, zero_after
         )
         zero_after = np.zeros((), np.int64)
-        nan = nan & (q.nan != "far")
-    integers = saturate(np.where(nan, 0, integral), low, high, to.carrier, zero_after)
+        has_nan = has_nan and q.nan != "far"
+    whole = np.where(nan, 0, integral) if has_nan else integral
+    integers = saturate(whole, low, high, to.carrier, zero_after)
     # x86 converts a float that is too large to INT_MIN, which then saturates to the low end.
     if q.far in _OVERFLOW_THRESHOLDS:
         integers = np.where(
@@ -81,7 +84,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
             to.carrier.type(low),
             integers,
         )
-    if not nan.any():
+    if not has_nan:
         return integers
     return np.where(nan, nan_results(zero, low, high, to.carrier, rule), integers)
 
@@ -307,7 +310,7 @@ def saturate(
     whole = whole if zero is None else np.asarray(np.add(whole, zero), F64)
     greatest = float(high)
     if int(greatest) <= high:
-        return np.clip(whole, low, high).astype(carrier)
+        return np.minimum(np.maximum(whole, low), high).astype(carrier)
     # 2^63 - 1 lies between two float64, and clipping to it would round up and overflow.
     below = np.clip(whole, low, np.nextafter(greatest, 0)).astype(carrier)
     return np.where(whole >= greatest, carrier.type(high), below).astype(carrier)

@@ -7,7 +7,7 @@ several.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -160,6 +160,44 @@ def forms_of(
     candidates = [(name, form) for name, form in forms().items() if op in form.ops]
     layer = _kernel_layer(op, types, attrs, result) if candidates else None
     return () if layer is None else tuple(name for name, form in candidates if form.has(layer))
+
+
+class LazyForms(Collection[str]):
+    """What `forms_of` returns, computed once somebody asks: few profiles name a form."""
+
+    __slots__ = ("_asked", "_found")
+
+    def __init__(
+        self,
+        op: str,
+        types: Mapping[str, TensorType],
+        attrs: Mapping[str, Attr],
+        result: QuantType | None = None,
+    ) -> None:
+        self._asked = op, types, attrs, result
+        self._found: tuple[str, ...] | None = None
+
+    def _names(self) -> tuple[str, ...]:
+        if self._found is None:
+            self._found = forms_of(*self._asked)
+        return self._found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LazyForms | tuple) and self._names() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._names())
 
 
 def _kernel_layer(

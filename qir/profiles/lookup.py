@@ -54,7 +54,7 @@ class ProfileLibrary:
         """Returns the library as it is on `isa`, else on this processor; UsageError for a name
         that is no instruction set."""
         require_instruction_set(isa)
-        return replace(self, processor_specific=True, isa=isa)
+        return ProfileLibrary(self.own, True, isa)
 
     def with_profile(self, added: Profile) -> ProfileLibrary:
         """Returns the library with one more profile of its own, which takes its name."""
@@ -81,7 +81,7 @@ class NamedProfile:
 
     def on_processor(self) -> NamedProfile:
         """Returns the profile as it is on this processor."""
-        return replace(self, library=self.library.on_processor())
+        return NamedProfile(self.name, self.library.on_processor())
 
 
 NO_PROFILE = NamedProfile("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeAlias
 
@@ -14,7 +14,7 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
 from qir.profiles.evidence import weaker_claim
-from qir.profiles.kernel_forms import forms_of
+from qir.profiles.kernel_forms import LazyForms
 from qir.profiles.preparation import DEFAULT_STEPS
 
 Field: TypeAlias = "str | bool | Levels | MethodField | None"
@@ -43,7 +43,7 @@ class Query:
     isa: str = "any"
     bounds: str = "full"
     """`full` where the result uses all integers of its storage type, or `narrow`."""
-    forms: tuple[str, ...] = ()
+    forms: Collection[str] = ()
     """The forms that a convolution or product has: `qir.profiles.kernel_forms.forms`."""
 
     @property
@@ -99,7 +99,7 @@ def query_for_op(
         weight = quants.get(op_spec.traits.weight or "")
         is_per_channel = weight is not None and weight.granularity is not None
     bounds = bounds_kind(result_quant) if result_quant else "full"
-    forms = forms_of(op, operand_types, attrs, result_quant)
+    forms = LazyForms(op, operand_types, attrs, result_quant)
     return Query(op, storage, "channel" if is_per_channel else "tensor", attrs, isa, bounds, forms)
 
 
@@ -156,7 +156,7 @@ class When:
             and (not self.grain or query.grain in self.grain)
             and (not self.isa or query.isa in self.isa)
             and (not self.bounds or query.bounds in self.bounds)
-            and set(self.form) <= set(query.forms)
+            and all(name in query.forms for name in self.form)
             and all(n in query.attrs and same(query.attrs[n], v) for n, v in self.attrs.items())
         )
 
@@ -264,8 +264,13 @@ class _LookupCache:
 
     rules: dict[str, tuple[RuleEntry, ...]] = field(default_factory=dict)
     """Those that may speak of an op."""
+    answers: dict[tuple[object, ...], Rule] = field(default_factory=dict)
+    """Rules by what decides them, of ops whose rules look at neither attributes nor forms."""
     groups: tuple[GroupEntry, ...] | None = None
+    chains: dict[tuple[tuple[str, ...], str], tuple[GroupEntry, ...]] = field(default_factory=dict)
+    """Groups by their chain and result."""
     layers: tuple[Profile, ...] = ()
+    isa: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +302,10 @@ class Profile:
     @property
     def isa(self) -> str:
         """The instruction set it speaks of: its own, else that of what it extends."""
-        return next((p.head.isa for p in reversed(self.layers) if p.head.isa != "any"), "any")
+        if not self._found.isa:
+            stated = (p.head.isa for p in reversed(self.layers))
+            self._found.isa = next((isa for isa in stated if isa != "any"), "any")
+        return self._found.isa
 
     @property
     def prepare(self) -> tuple[str, ...]:
@@ -341,6 +349,18 @@ class Profile:
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.
         """
+        # The same is asked for every node and tensor of a model.
+        key = (query.op, query.grain, query.isa, query.bounds, *query.storage.items())
+        if (answer := self._found.answers.get(key)) is None:
+            answer = self._resolve(query)
+            concerning = (rule for layer in self.layers for rule in layer.concerning(query.op))
+            if not any(rule.when.attrs or rule.when.form for rule in concerning):
+                if len(self._found.answers) >= _MAX_RULES:
+                    self._found.answers.clear()
+                self._found.answers[key] = answer
+        return answer
+
+    def _resolve(self, query: Query) -> Rule:
         query, layers = self.asked(query), self.layers
         chosen = tuple(layer.entry(query) for layer in layers)
         # Ids are a valid key: the cached entry keeps its profiles and rules alive.
@@ -353,15 +373,18 @@ class Profile:
 
     def asked(self, query: Query) -> Query:
         """Returns the query on the profile's instruction set, if it names none itself."""
-        return replace(query, isa=self.isa) if query.isa == "any" else query
+        return query if query.isa != "any" or self.isa == "any" else replace(query, isa=self.isa)
+
+    def concerning(self, op: str) -> tuple[RuleEntry, ...]:
+        """Returns this profile's own rules that may speak of an op."""
+        concerning = self._found.rules.get(op)
+        if concerning is None:
+            concerning = self._found.rules[op] = tuple(e for e in self.rules if e.concerns(op))
+        return concerning
 
     def entry(self, query: Query) -> RuleEntry | None:
         """Returns the most specific of this profile's own rules that applies."""
-        concerning = self._found.rules.get(query.op)
-        if concerning is None:
-            concerning = tuple(e for e in self.rules if e.concerns(query.op))
-            self._found.rules[query.op] = concerning
-        applying = [e for e in concerning if e.when.holds(query)]
+        applying = [e for e in self.concerning(query.op) if e.when.holds(query)]
         return max(applying, key=lambda e: e.weight, default=None)
 
     def group(
@@ -373,10 +396,8 @@ class Profile:
         nothing is claimed where that rule bounds the error in steps of quantized values.
         """
         query = self.asked(query)
-        candidates = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
-        group = max(
-            (g for g in candidates if g.when.holds(query)), key=lambda g: g.when.count, default=None
-        )
+        applying = (g for g in self._groups_of(chain, result) if g.when.holds(query))
+        group = max(applying, key=lambda g: g.when.count, default=None)
         if group is None:
             return None
         rule_claim = self.resolve(query).claim
@@ -385,6 +406,12 @@ class Profile:
             rule_claim = "unknown"
         claim = weaker_claim(group.claim, rule_claim)
         return group if claim == group.claim else replace(group, claim=claim)
+
+    def _groups_of(self, chain: tuple[str, ...], result: str) -> tuple[GroupEntry, ...]:
+        if (known := self._found.chains.get((chain, result))) is None:
+            known = tuple(g for g in self.groups if (g.chain, g.result) == (chain, result))
+            self._found.chains[chain, result] = known
+        return known
 
 
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
@@ -442,8 +469,9 @@ def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two rules differ, as `block.field`, evidence and claims aside."""
     out: dict[str, tuple[object, object]] = {}
     for block in BLOCKS:
-        for item in fields(BLOCKS[block]):
-            pair = (getattr(getattr(a, block), item.name), getattr(getattr(b, block), item.name))
+        first, other = getattr(a, block), getattr(b, block)
+        for item in fields(BLOCKS[block]) if first != other else ():
+            pair = (getattr(first, item.name), getattr(other, item.name))
             if pair[0] != pair[1]:
                 out[f"{block}.{item.name}"] = pair
     if a.method != b.method:

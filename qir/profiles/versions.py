@@ -82,9 +82,21 @@ def installed(distributions: Iterable[str]) -> str | None:
     return None
 
 
+_TABLE = re.compile(r"^[ \t]*\[\[?[\w-]+\]", re.MULTILINE)
+
+
+def _head(text: str) -> Mapping[str, object]:
+    """Returns what a profile says before its tables, which are long."""
+    first_table = _TABLE.search(text)
+    try:
+        return tomllib.loads(text[: first_table.start()] if first_table else text)
+    except tomllib.TOMLDecodeError:  # that was no table, but a part of a list
+        return tomllib.loads(text)
+
+
 def _stated(path: Path) -> str:
     """Returns the versions that a profile states, else those of the profile that it extends."""
-    head = tomllib.loads(path.read_text(encoding="utf-8"))
+    head = _head(path.read_text(encoding="utf-8"))
     if "versions" in head or "extends" not in head:
         return str(head.get("versions", ""))
     return _stated(path.with_name(f"{head['extends']}.toml"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,7 +42,13 @@ def constant_value(graph: Graph, value: Value | str) -> NDArray[np.generic]:
     target = graph[value] if isinstance(value, str) else value
     if target.node not in graph:
         raise GraphError(f"%{target.name} is of another graph")
-    for node in (target.node, *nx.ancestors(graph.nx, target.node)):
+    needed = {target.node: None}
+    todo = [target.node]
+    while todo:
+        node = todo.pop()
         if node.op == "input":
             raise GraphError(f"%{target.name} depends on the input %{node.name}; it is no constant")
+        producers = {value.node: None for value in node.operands.values()}
+        todo += producers.keys() - needed.keys()
+        needed |= producers
     return run(graph.extract((), (target,)), {})[target.name]

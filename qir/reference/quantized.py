@@ -86,16 +86,13 @@ def activation_bounds(
     stage = stage_function(BoundsStage, how)
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
-    ends = [
-        end if value is None else _quantized_end(np.array([value], np.float32), out, rule, stage)
-        for value, end in ((least, out.low), (most, out.high))
-    ]
+    bounds = [value for value in (least, most) if value is not None]
+    quantized = stage.quantize(np.array(bounds, np.float32), out, rule).tolist() if bounds else []
+    ends = [min(max(int(end), out.low), out.high) for end in quantized]
+    low = out.low if least is None else ends[0]
+    high = out.high if most is None else ends[-1]
     # Where min is above max, max wins, as in clip.
-    return min(ends), ends[1]
-
-
-def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, stage: BoundsStage) -> int:
-    return int(np.clip(stage.quantize(value, out, rule), out.low, out.high)[0])
+    return min(low, high), high
 
 
 def run_op(

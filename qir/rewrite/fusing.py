@@ -136,7 +136,10 @@ class Fusing(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         fusible, epilogue = self.fusible_ops(graph), self.epilogue_ops(graph)
-        fuses_adds = self.fuses_adds(graph)
+        fuses_adds, float_data = self.fuses_adds(graph), self.fuses_float_data(graph)
+        rules = self.kernel_profile(graph)
+        # Names of rewrites take a search of the profile each: only a filter wants to know them.
+        is_filtered = graph.rewrite_filter is not None
         ends = [n for n in graph if n.op == "quantize"]
         # Products come after the quantizes: one inside a chain that is rounded belongs to that
         # chain.
@@ -151,10 +154,12 @@ class Fusing(Pass):
                 if quantize is None
                 else _chains_ending_in(quantize, fusible, epilogue, fuses_adds=fuses_adds)
             )
-            match = self._best(chains, quantize, graph)
+            match = self._best(chains, quantize, graph, float_data)
             if match is None:
                 continue
-            if not may(self.name, self.rewrite_name(match, graph), match.anchor, *match.ops[1:]):
+            if is_filtered and not may(
+                self.name, self.rewrite_name(match, graph), match.anchor, *match.ops[1:]
+            ):
                 continue
             message = " |> ".join(n.op for n in match.ops)
             message += (
@@ -164,19 +169,23 @@ class Fusing(Pass):
             )
             # Before the rewrite: claims are looked up by the ops that it removes.
             entries = self.claim_entries(match, graph)
-            _replace_by_kernel(graph, match, self.kernel_profile(graph))
+            _replace_by_kernel(graph, match, rules)
             ledger.add(Change.REGROUPED, self.name, match.anchor.name, message)
             ledger.extend(entries)
             count += 1
         return count + (graph.prune() if count else 0)
 
     def _best(
-        self, chains: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
+        self,
+        chains: Sequence[tuple[Node, ...]],
+        quantize: Node | None,
+        graph: Graph,
+        float_data: bool,
     ) -> ChainMatch | None:
         """Returns the longest chain that is allowed."""
         # Longest first: conv2d |> relu is one kernel, though conv2d alone is one as well.
         for ops in reversed(chains):
-            match = match_chain(ops, quantize, float_data=self.fuses_float_data(graph))
+            match = match_chain(ops, quantize, float_data=float_data)
             if match is not None and self.allows(match, graph):
                 return match
         return None

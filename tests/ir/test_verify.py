@@ -31,7 +31,9 @@ def lost_use(graph: Graph) -> None:
 
 
 def lost_edge(graph: Graph) -> None:
-    graph._store.remove_edge(graph["x"].node, graph["y"].node, key="x")
+    assert graph["y"].node in graph.nx
+    assert graph._store is not None
+    graph._store.graph.remove_edge(graph["x"].node, graph["y"].node, key="x")
 
 
 def lost_name(graph: Graph) -> None:

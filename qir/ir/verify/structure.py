@@ -36,18 +36,19 @@ def call(graph: Graph) -> Iterator[Fault]:
 def structure(context: NodeContext) -> Iterator[Fault]:
     """Operands, uses, edges and node order agree.
 
-    A value knows of every node that reads it, is made earlier and in the same graph, and networkx
-    has the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
+    A value knows of every node that reads it, is made earlier and in the same graph, and the graph
+    for networkx has the edge. Only a defect of QIR breaks this rule, or code that writes to private
+    fields.
     """
     node, graph = context.node, context.graph
-    edges = graph._store._succ
+    store = graph._store
     for slot, value in context.operands.items():
         fault = ""
-        if (users := edges.get(value.node)) is None:
+        if value.node not in graph._nodes:
             fault = f"reads %{value.name}, which is of another graph"
         elif (node, slot) not in value._uses:
             fault = f"reads %{value.name}, which does not know it"
-        elif slot not in users.get(node, ()):
+        elif store is not None and not store.joins(value, node, slot):
             fault = "has no edge"
         elif value.node._rank >= node._rank:
             fault = f"reads %{value.name}, which is made later"
