@@ -42,6 +42,9 @@ static inline __attribute__((always_inline)) void tile(const struct qir_gemm_blo
     for (int j = 0; j < v; ++j)
       real[j] =
           _mm256_mul_ps(_mm256_cvtepi32_ps(acc[r][j]), _mm256_loadu_ps(b->multiplier + j * NR));
+    if (b->plus)
+      for (int j = 0; j < v; ++j)
+        real[j] = _mm256_add_ps(real[j], _mm256_loadu_ps(b->plus + j * NR));
     if (v == 1) real[1] = _mm256_setzero_ps();
     if (b->to_float)
       qir_avx2_store_f32((float *)b->y + (i + r) * b->y_stride, real[0], real[1], b->columns);

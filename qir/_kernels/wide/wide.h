@@ -11,10 +11,11 @@
  *             scale and a zero for each block of a column
  *   conv      of one to three axes, channels first; padding is zeros that take part
  *
- * A product of two float32 is exact in float64. Sums start from 0 and take one product after the
- * other, in order; the bias comes last. So every instruction set gives the same bytes, and the
- * reference's, whose sums have another order, where the two do not lie on two sides of a tie of
- * float32: sums that agree to some 50 bits do not, but for one in millions.
+ * A product of two float32 is exact in float64, so that adding it by fma changes nothing. Sums
+ * start from 0 and take one product after the other, in order; the bias comes last. So every
+ * instruction set gives the same bytes, and the reference's, whose sums have another order, where
+ * the two do not lie on two sides of a tie of float32: sums that agree to some 50 bits do not, but
+ * for one in millions.
  *
  * A result is f32, or i32: then the low bits of the whole number.
  */
@@ -23,10 +24,12 @@
 #include "matmul/matmul.h"
 #include "step.h"
 
-enum { QIR_WIDE_ROWS = 4, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3 };
+enum { QIR_WIDE_ROWS = 6 /* at most */, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3 };
 
-/* Sums of QIR_WIDE_ROWS rows of A, at a[row] + p, by the columns of a panel [k][COLUMNS]. */
-typedef void (*qir_wide_tile_fn)(const float *const *a, const float *panel, size_t k, double *sums);
+/* Sums of some rows of A, [rows][k], by the columns of a panel [k][COLUMNS]. */
+typedef void (*qir_wide_tile_fn)(const double *a, const double *panel, size_t k, double *sums);
+/* y = sums + bias, rounded; a bias of -0 changes no sum. */
+typedef void (*qir_wide_round_fn)(const double *sums, const double *bias, size_t n, float *y);
 
 /* Sums of `columns` numbers, of COLUMNS a multiple: weight[t] times those from places[t] on. */
 struct qir_wide_taps {
@@ -40,7 +43,9 @@ typedef void (*qir_wide_taps_fn)(const struct qir_wide_taps *how, double *sums);
 struct qir_wide_kernel {
   const char *name;
   uint32_t isa;
+  size_t rows; /* of a tile */
   qir_wide_tile_fn tile;
+  qir_wide_round_fn round;
   qir_wide_taps_fn taps;
 };
 
