@@ -5,7 +5,7 @@
 
 #include "wide.h"
 
-#if !defined(QIR_OWN_TILE)
+#if !defined(QIR_OWN_TILES)
 void QIR_NAME(tile)(const double *restrict a, const double *restrict panel, size_t k,
                     double *restrict sums) {
   for (size_t part = 0; part < QIR_WIDE_COLUMNS; part += QIR_PART) {
@@ -21,12 +21,18 @@ void QIR_NAME(tile)(const double *restrict a, const double *restrict panel, size
       for (size_t j = 0; j < QIR_PART; ++j) sums[r * QIR_WIDE_COLUMNS + part + j] = s[r][j];
   }
 }
-#endif
 
-void QIR_NAME(round)(const double *restrict sums, const double *restrict bias, size_t n,
-                     float *restrict y) {
-  for (size_t j = 0; j < n; ++j) y[j] = (float)(sums[j] + bias[j]);
+void QIR_NAME(floats)(const double *a, const double *panel, size_t k,
+                      const struct qir_wide_floats *to) {
+  double sums[QIR_TILE_ROWS * QIR_WIDE_COLUMNS];
+  QIR_NAME(tile)(a, panel, k, sums);
+  for (size_t r = 0; r < to->rows; ++r) {
+    const double *restrict row = sums + r * QIR_WIDE_COLUMNS, *restrict bias = to->bias;
+    float *restrict y = to->y + r * to->y_row;
+    for (size_t j = 0; j < to->columns; ++j) y[j] = (float)(row[j] + bias[j]);
+  }
 }
+#endif
 
 void QIR_NAME(taps)(const struct qir_wide_taps *how, double *restrict sums) {
   for (size_t part = 0; part < how->columns; part += QIR_PART) {
@@ -42,5 +48,5 @@ void QIR_NAME(taps)(const struct qir_wide_taps *how, double *restrict sums) {
 
 #undef QIR_PART
 #undef QIR_TILE_ROWS
-#undef QIR_OWN_TILE
+#undef QIR_OWN_TILES
 #undef QIR_PLUS

@@ -28,8 +28,15 @@ enum { QIR_WIDE_ROWS = 6 /* at most */, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3
 
 /* Sums of some rows of A, [rows][k], by the columns of a panel [k][COLUMNS]. */
 typedef void (*qir_wide_tile_fn)(const double *a, const double *panel, size_t k, double *sums);
-/* y = sums + bias, rounded; a bias of -0 changes no sum. */
-typedef void (*qir_wide_round_fn)(const double *sums, const double *bias, size_t n, float *y);
+/* The same with a bias, -0 where there is none, as that changes no sum; rounded to `rows` rows of
+ * `columns` floats that are y_row from each other. */
+struct qir_wide_floats {
+  const double *bias;
+  size_t rows, columns, y_row;
+  float *y;
+};
+typedef void (*qir_wide_floats_fn)(const double *a, const double *panel, size_t k,
+                                   const struct qir_wide_floats *to);
 
 /* Sums of `columns` numbers, of COLUMNS a multiple: weight[t] times those from places[t] on. */
 struct qir_wide_taps {
@@ -45,7 +52,7 @@ struct qir_wide_kernel {
   uint32_t isa;
   size_t rows; /* of a tile */
   qir_wide_tile_fn tile;
-  qir_wide_round_fn round;
+  qir_wide_floats_fn floats;
   qir_wide_taps_fn taps;
 };
 
