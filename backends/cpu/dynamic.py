@@ -1,7 +1,8 @@
 """Dynamically quantized products: a run computes the zero point and scale of an operand.
 
-ONNX writes them as MatMulInteger, Cast and Mul. All three are one step of the int8 kernels: the sum
-is exact, then rounded to float32, then multiplied, just as the three nodes do it.
+ONNX writes them as MatMulInteger, Cast and Mul, often with an Add of a bias. All of them are one
+step of the int8 kernels: the sum is exact, then rounded to float32, then multiplied, then added to,
+just as the nodes do it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ ONE = np.ones(1, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class ScaledSums:
-    """The value that a step computes from integer sums, and the scale it multiplies them by."""
+    """The value that a step computes from integer sums, the scale it multiplies them by, and the
+    bias it adds."""
 
     result: Value
     nodes: tuple[str, ...]
     scale: Value | None = None
+    bias: NDArray[np.float32] | None = None
 
 
 def scaled_product(b: ProgramBuilder, job: Job) -> bool:
@@ -62,6 +65,7 @@ def scaled_product(b: ProgramBuilder, job: Job) -> bool:
             at(source),
             at(target),
             columns,
+            fused.bias,
             rows=rows,
             scale=at(scale),
             scales=scales,
@@ -112,7 +116,27 @@ def _fused_scaling(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums 
     )
     if not available or not (per_tensor or per_column):
         return sums
-    return replace(sums, result=node.result, nodes=(*sums.nodes, node.name), scale=scale)
+    return _with_bias(
+        replace(sums, result=node.result, nodes=(*sums.nodes, node.name), scale=scale), columns
+    )
+
+
+def _with_bias(sums: ScaledSums, columns: int) -> ScaledSums:
+    """Returns scaled sums with the bias that their only consumer adds, if one does."""
+    node = _sole_user(sums.result)
+    if node is None or node.op != "add" or node.result.type.element != F32:
+        return sums
+    others = [v for v in node.operands.values() if v is not sums.result]
+    if len(others) != 1 or others[0].constant is None or others[0].type.element != F32:
+        return sums
+    shape = sizes(others[0])
+    if math.prod(shape) != columns or shape[-1:] != (columns,):
+        return sums
+    # A bias of more axes than the sums would add axes to the result.
+    if sizes(node.result) != sizes(sums.result):
+        return sums
+    bias = np.ascontiguousarray(others[0].constant.data, np.float32).reshape(-1)
+    return replace(sums, result=node.result, nodes=(*sums.nodes, node.name), bias=bias)
 
 
 def _sole_user(value: Value) -> Node | None:

@@ -103,6 +103,7 @@ cdef extern from "conv/conv.h" nogil:
     cdef struct qir_dynamic:
         int zero, scale
         size_t count
+        const float *plus
     int qir_dynamic_linear_make(
         uint32_t isa, size_t rows, size_t k, size_t n, const qir_conv_operands *,
         const qir_dynamic *, qir_step *
@@ -366,10 +367,14 @@ cdef extern from "tensors/tensors.h" nogil:
     int qir_top_k_make(
         qir_kind kind, int least, size_t k, const qir_along *, int x, int y, int places, qir_step *
     )
-    int qir_encode_make(qir_kind kind, const qir_codes_shape *, int x, int y, qir_step *)
+    int qir_encode_make(
+        uint32_t isa, qir_kind kind, const qir_codes_shape *, int x, int y, qir_step *
+    )
     int qir_decode_make(qir_kind kind, const qir_codes_shape *, int x, int y, qir_step *)
     int *qir_choose_fault(void *params)
-    int qir_choose_make(qir_kind kind, size_t size, int x, int scale, int zero, qir_step *)
+    int qir_choose_make(
+        uint32_t isa, qir_kind kind, size_t size, int x, int scale, int zero, qir_step *
+    )
 
 cdef extern from "wide/wide.h" nogil:
     cdef struct qir_wide_product:

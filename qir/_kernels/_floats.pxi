@@ -140,11 +140,13 @@ cdef class Floats(Tensors):
         self.append(name, "float_linear", step, made, traffic, (y,), None, work)
 
     def dynamic_linear(
-        self, str name, x, y, weight, *, rows, scale, scales=1, str x_type="u8", zero=None
+        self, str name, x, y, weight, bias=None, *, rows, scale, scales=1, str x_type="u8",
+        zero=None,
     ):
         cdef qir_conv_operands o
         cdef qir_dynamic d
         cdef qir_step step
+        cdef const float[::1] biases
         cdef const int8_t[::1] weights
         weight = np.asarray(weight)
         if weight.ndim != 2 or weight.dtype != np.int8 or 0 in weight.shape:
@@ -162,6 +164,11 @@ cdef class Floats(Tensors):
         o.code = code_of(name, "u8", 0, None, None)
         d.scale, d.count = self.needs(name, "scale", scale, 4 * scales), scales
         d.zero = -1 if zero is None else self.needs(name, "zero", zero, 1)
+        d.plus = NULL
+        if bias is not None:
+            bias = row_of(name, "bias", bias, n)
+            biases = bias
+            d.plus = &biases[0]
         made = qir_dynamic_linear_make(self.bits, rows, k, n, &o, &d, &step)
         traffic = rows * (k + 4 * n) + n * k
         self.append(name, "dynamic_linear", step, made, traffic, (y,), None, rows * n * k)

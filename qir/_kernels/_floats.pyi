@@ -37,6 +37,7 @@ class Floats(Tensors):
         x: int,
         y: int,
         weight: NDArray[np.int8],
+        bias: NDArray[np.float32] | None = None,
         *,
         rows: int,
         scale: int,
@@ -44,7 +45,7 @@ class Floats(Tensors):
         x_type: str = "u8",
         zero: int | None = None,
     ) -> None:
-        """y = f32(sum of (x - zero) * weight) * scale, the sum exact; weight is (n, k).
+        """y = f32(sum of (x - zero) * weight) * scale + bias, the sum exact; weight is (n, k).
 
         The zero, one code of x, and the scales, 1 or n float32, are buffers.
         """

@@ -169,7 +169,7 @@ cdef class Tensors(Running):
             scales, zeros = maps_of(name, scale, zero, s.channels)
             if s.channels:
                 s.scale, s.zero = &scales[0], &zeros[0]
-        made = qir_encode_make(one_of(name, "kind", kind, KINDS), &s, x, y, &step)
+        made = qir_encode_make(self.bits, one_of(name, "kind", kind, KINDS), &s, x, y, &step)
         size = s.outer * s.channels * s.inner
         self.append(name, "encode", step, made, size * (4 + KINDS[kind]), (y,))
 
@@ -215,7 +215,8 @@ cdef class Tensors(Running):
         size = integer(name, "size", size, 0)
         x = self.needs(name, "x", x, 4 * size)
         scale, zero = self.needs(name, "scale", scale, 4), self.needs(name, "zero", zero, 1)
-        made = qir_choose_make(one_of(name, "kind", kind, KINDS), size, x, scale, zero, &step)
+        which = one_of(name, "kind", kind, KINDS)
+        made = qir_choose_make(self.bits, which, size, x, scale, zero, &step)
         self.append(name, "choose", step, made, 4 * size, (scale, zero))
         self.list[self.count - 1].fault = qir_choose_fault(step.params)
 

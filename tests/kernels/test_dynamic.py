@@ -19,7 +19,7 @@ F32 = np.float32
 
 def dynamic(
     x: NDArray[np.generic], w: NDArray[np.int8], scale: NDArray[np.float32], kind: str,
-    zero: int | None, isa: str, threads: int,
+    zero: int | None, isa: str, threads: int, bias: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:  # fmt: skip
     """The result of one step."""
     y = np.full((len(x), len(w)), np.nan, F32)
@@ -28,7 +28,7 @@ def dynamic(
         arrays.append(np.asarray([zero], CODES[kind]))
     plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
     plan.dynamic_linear(
-        "step", 0, 1, w, rows=len(x), scale=2, scales=scale.size, x_type=kind,
+        "step", 0, 1, w, bias, rows=len(x), scale=2, scales=scale.size, x_type=kind,
         zero=None if zero is None else 3,
     )  # fmt: skip
     plan.run(arrays, threads=threads)
@@ -49,6 +49,7 @@ def test_sums_are_exact_and_then_rounded_and_scaled(
     rng = np.random.default_rng([71, *size, ends])
     x, w = random_integers(rng, kind, (rows, k), ends), random_integers(rng, "i8", (n, k), ends)
     low, high = BOUNDS[kind]
+    bias = rng.normal(size=n).astype(F32)
     for zero in (None, low, high, int(rng.integers(low, high + 1))):
         sums = (x.astype(np.int64) - (zero or 0)) @ w.T.astype(np.int64)
         for count in (1, n):
@@ -58,12 +59,16 @@ def test_sums_are_exact_and_then_rounded_and_scaled(
                 for threads in (1, 2):
                     got = dynamic(x, w.view(np.int8), scale, kind, zero, isa, threads)
                     assert got.tobytes() == wanted.tobytes(), (zero, count, isa, threads)
+                    got = dynamic(x, w.view(np.int8), scale, kind, zero, isa, threads, bias)
+                    assert got.tobytes() == (wanted + bias).tobytes(), (zero, count, isa, threads)
 
 
 def test_other_sizes_are_refused() -> None:
     x, w = np.zeros((2, 3), np.uint8), np.zeros((4, 3), np.int8)
     with pytest.raises(ValueError, match="3 scales for 4 columns"):
         dynamic(x, w, np.ones(3, F32), "u8", 0, ISAS[0], 1)
+    with pytest.raises(ValueError, match="bias has 3 numbers, not 4"):
+        dynamic(x, w, np.ones(1, F32), "u8", 0, ISAS[0], 1, np.ones(3, F32))
     with pytest.raises(ValueError, match="not int8"):
         dynamic(x, np.zeros((4, 3), np.uint8), np.ones(1, F32), "u8", 0, ISAS[0], 1)
     plan = Plan(0, [(EXTERNAL, size) for size in (6, 32, 4)])

@@ -87,6 +87,7 @@ static void run_group(const struct conv *v, void *const *buffers, size_t g, size
   for (size_t j = begin; j < end; j += v->kernel->nr * v->kernel->nv) {
     qir_gemm_point(v->kernel, &v->groups[g], j, &block);
     if (v->sums) find(v, buffers, j, bias, multiplier, &block);
+    block.plus = v->dynamic.plus ? v->dynamic.plus + j : NULL;
     if (v->finish) {
       struct qir_gemm_block sums = block;
       run_tiles(v, buffers, &sums, first, g * v->og + j, (float *)((char *)scratch + v->tile));
@@ -159,7 +160,9 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
       qir_round_up(sizeof(struct conv) + shape->groups * sizeof(struct qir_gemm_packed), 64);
   const size_t pad = qir_round_up(qir_conv_rows_pad(&rows), 64);
   const size_t whole = head + pad + qir_round_up(shape->groups * bytes, 64);
-  const size_t own = dynamic ? qir_round_up(og * sizeof(int32_t), 64) : 0;
+  const size_t column_bytes =
+      (og + WIDEST) * sizeof(int32_t); /* and what a panel reads past them */
+  const size_t own = dynamic ? 2 * qir_round_up(column_bytes, 64) : 0;
   struct conv *v = qir_step_alloc(whole + own + (o->epilogue ? qir_epilogue_size(shape->oc) : 0));
   if (!v) return 0;
   v->kernel = kernel;
@@ -188,6 +191,7 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
       for (size_t p = 0; p < shape->c; ++p) sums[j] += o->weight[j * shape->c + p];
     v->dynamic = *dynamic;
     v->sums = sums;
+    if (dynamic->plus) v->dynamic.plus = memcpy(sums + own / 8, dynamic->plus, og * sizeof(float));
   }
   divide(v);
   pack(v, o, (char *)v + head + pad, bytes);

@@ -45,11 +45,13 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
 /*
  * The same of one tap and group, with a float result: x_zero is the code in buffer `zero`, or the
  * operands' where that is -1, and the multipliers are the `count` floats in buffer `scale`, 1 or
- * one a column. Both are read when the step runs.
+ * one a column. Both are read when the step runs. `plus` is added to the floats, one a column, or
+ * NULL.
  */
 struct qir_dynamic {
   int zero, scale;
   size_t count;
+  const float *plus;
 };
 int qir_dynamic_linear_make(uint32_t isa, size_t rows, size_t k, size_t n,
                             const struct qir_conv_operands *operands,

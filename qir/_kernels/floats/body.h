@@ -40,6 +40,14 @@ QIR_INLINE_BODY double power_slope(double last, double r) {
   return fma(p, r, 1.0);
 }
 
+/* exp(x) for x <= 0 or NaN, within 2^-43 of its value; 0 below -700. */
+QIR_INLINE_BODY double close_power(double x) {
+  const struct reduced by = reduce(x < -700 ? -700 : x);
+  const double last = fma(fma(1.0 / 39916800, by.rest, 1.0 / 3628800), by.rest, 1.0 / 362880);
+  const double p = fma(power_slope(last, by.rest), by.rest, 1.0);
+  return x < -700 ? 0 : p * by.scale;
+}
+
 /* exp(x) for x <= 700 or NaN, within 2^-36 of its value; 0 below -700. */
 QIR_INLINE_BODY double power(double x) {
   const struct reduced by = reduce(x < -700 ? -700 : x);
@@ -73,47 +81,70 @@ QIR_INLINE_BODY double log_one_more(double s) {
   return p * z;
 }
 
-/* erfc(x) for x >= 0 or NaN, within 2^-28 of its value: exp(-x * x) times a function of 1 / (1 + x
- * / 2). */
+/* erfc(x) for x >= 0 or NaN, within 2^-42 of its value: exp(-x * x) times a function of 1 / (1 + x
+ * / 2). This polynomial and those of erf interpolate where Chebyshev's are zero. */
 QIR_INLINE_BODY double upper(double size) {
   const double x = size > 15 ? 15 : size;
   const double t = 1 / (1 + 0.5 * x), u = (t - 0.5588235294117647) * (1 / 0.4411764705882353);
-  double p = -0x1.ab9a6d1d7d712p-19;
-  p = fma(p, u, 0x1.6baf7673b07c9p-17);
-  p = fma(p, u, 0x1.c02335023ce3dp-17);
-  p = fma(p, u, -0x1.d4172a30342a3p-14);
-  p = fma(p, u, 0x1.946deb5ecbf6bp-15);
-  p = fma(p, u, 0x1.b33dd4a772890p-11);
-  p = fma(p, u, -0x1.20989bd37c07dp-10);
-  p = fma(p, u, -0x1.e967786a0ecc9p-8);
-  p = fma(p, u, 0x1.1f52ca4a25d66p-7);
-  p = fma(p, u, 0x1.cf1d3808a97b5p-4);
-  p = fma(p, u, 0x1.54c2850caa541p-2);
-  p = fma(p, u, 0x1.1b39a530a5f4ap-1);
-  return size > 15 ? 0 : p * t * power(-x * x);
+  double p = -0x1.3ec501977b2d9p-27;
+  p = fma(p, u, -0x1.87a4e29a007c2p-29);
+  p = fma(p, u, 0x1.9dd54b5b6e943p-24);
+  p = fma(p, u, -0x1.7241ef123bab3p-24);
+  p = fma(p, u, -0x1.abda63d7cfcb9p-22);
+  p = fma(p, u, 0x1.29b7f3973f2d6p-20);
+  p = fma(p, u, -0x1.a26ff3cfae16ap-25);
+  p = fma(p, u, -0x1.9fb34278f2ea8p-18);
+  p = fma(p, u, 0x1.a410951444438p-17);
+  p = fma(p, u, 0x1.1ae3cbca870e1p-16);
+  p = fma(p, u, -0x1.dde884676e30bp-14);
+  p = fma(p, u, 0x1.836ef453a526dp-15);
+  p = fma(p, u, 0x1.b3edf9ebcb3b0p-11);
+  p = fma(p, u, -0x1.2071def08c128p-10);
+  p = fma(p, u, -0x1.e96cd62cf31c1p-8);
+  p = fma(p, u, 0x1.1f5231ce92f00p-7);
+  p = fma(p, u, 0x1.cf1d3f907e20ep-4);
+  p = fma(p, u, 0x1.54c28537b9b69p-2);
+  p = fma(p, u, 0x1.1b39a52d403b3p-1);
+  return size > 15 ? 0 : p * t * close_power(-x * x);
 }
 
-/* erf(x) by its series, for |x| <= 1. */
+/* erf(x) for |x| <= 1, within 2^-44 of its value. */
 QIR_INLINE_BODY double middle(double x) {
-  const double s = x * x;
-  double p = -0x1.51d7181c5d36cp-30;
-  p = fma(p, s, 0x1.fcc5720624c1cp-27);
-  p = fma(p, s, -0x1.5f742ec43e71ap-23);
-  p = fma(p, s, 0x1.b9e6c9dc651a2p-20);
-  p = fma(p, s, -0x1.f4d25c3e0c2ebp-17);
-  p = fma(p, s, 0x1.f9a326f9b89b7p-14);
-  p = fma(p, s, -0x1.c02db40040b85p-11);
-  p = fma(p, s, 0x1.565bcd0e6a53fp-8);
-  p = fma(p, s, -0x1.b82ce31288b51p-6);
-  p = fma(p, s, 0x1.ce2f21a042be2p-4);
-  p = fma(p, s, -0x1.812746b0379e7p-2);
-  p = fma(p, s, 0x1.20dd750429b6dp+0);
+  const double u = fma(2 * x, x, -1);
+  double p = -0x1.c1a515de8637ap-33;
+  p = fma(p, u, 0x1.1c6a2a4908255p-28);
+  p = fma(p, u, -0x1.429da96fb5181p-24);
+  p = fma(p, u, 0x1.4864d6bda3458p-20);
+  p = fma(p, u, -0x1.2639920bc06b9p-16);
+  p = fma(p, u, 0x1.c82aa346d1b99p-13);
+  p = fma(p, u, -0x1.2b902b7b1a38cp-9);
+  p = fma(p, u, 0x1.454368013bc4dp-6);
+  p = fma(p, u, -0x1.1fd1629215218p-3);
+  p = fma(p, u, 0x1.ee51eb23cb88cp-1);
   return p * x;
 }
 
+/* erf(x) for x >= 1 or NaN, within 2^-42: as upper, and 1 from 6 on. */
+QIR_INLINE_BODY double outer(double size) {
+  const double x = size > 6 ? 6 : size;
+  const double t = 1 / (1 + 0.5 * x), u = (t - 0.4583333333333333) * (1 / 0.20833333333333334);
+  double p = 0x1.8a09e5f8e36c4p-27;
+  p = fma(p, u, -0x1.0b54a6981e857p-25);
+  p = fma(p, u, -0x1.1e07fc31753aap-22);
+  p = fma(p, u, 0x1.70c4778bfe414p-20);
+  p = fma(p, u, 0x1.b2c82f87758f8p-18);
+  p = fma(p, u, -0x1.9f24cf7f85dc8p-15);
+  p = fma(p, u, -0x1.2479c4c1ce353p-12);
+  p = fma(p, u, 0x1.98eb8fc2bf754p-10);
+  p = fma(p, u, 0x1.7f4bbe609126bp-6);
+  p = fma(p, u, 0x1.11a8d2c74adacp-3);
+  p = fma(p, u, 0x1.eeb6bf0e7385bp-2);
+  return fma(-p * t, close_power(-x * x), 1);
+}
+
 QIR_INLINE_BODY double error(double x) {
-  const double size = fabs(x), near = middle(size > 1 ? 1 : size), far = 1 - upper(size);
-  const double y = size > 1 ? far : near;
+  const double size = fabs(x), near = middle(size > 1 ? 1 : size);
+  const double far = outer(size < 1 ? 1 : size), y = size > 1 ? far : near;
   return x != x ? x : x < 0 ? -y : y;
 }
 
@@ -275,7 +306,7 @@ QIR_INLINE_BODY void error_short(const float *restrict x, float *restrict y, siz
 
 /* By two terms of the series where exp(-2 x) is nearly 1. */
 QIR_INLINE_BODY double tangent(double x) {
-  const double size = fabs(x), small = power(-2 * size), far = (1 - small) / (1 + small);
+  const double size = fabs(x), small = close_power(-2 * size), far = (1 - small) / (1 + small);
   const double near = size * (1 - size * size / 3);
   const double y = size < 0x1p-9 ? near : far;
   return x != x ? x : x < 0 ? -y : x > 0 ? y : x;
@@ -359,6 +390,22 @@ QIR_NEAR_BODY(silu, v *gate(a *v))
 QIR_NEAR_BODY(mish, mish(v))
 QIR_NEAR_BODY(gelu_tanh, v *gate(2 * (0.7978845608028654 * (v + 0.044715 * v * v * v))))
 #undef QIR_NEAR_BODY
+
+/*
+ * Rounds what a function found, and says where not all that lies as near as `room` of it is rounded
+ * to one float, and where that is 0 or NaN. Returns whether there is such a place.
+ */
+int QIR_NAME(settle)(const double *restrict found, double room, float *restrict y,
+                     uint8_t *restrict open, size_t n) {
+  int any = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const float low = (float)(found[i] * (1 - room)), high = (float)(found[i] * (1 + room));
+    y[i] = low;
+    open[i] = !(low == high) | (low == 0);
+    any |= open[i];
+  }
+  return any;
+}
 
 /* x * min(max(x / 6 + 0.5, 0), 1): between -3 and 3 it is x * (x + 3) / 6, and the errors of the
  * sum, the product and the factor are added back. */

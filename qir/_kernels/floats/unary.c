@@ -32,6 +32,7 @@
   void qir_unary_near_silu_##name(const struct qir_unary *, const float *, double *, size_t);      \
   void qir_unary_near_mish_##name(const struct qir_unary *, const float *, double *, size_t);      \
   void qir_unary_near_gelu_tanh_##name(const struct qir_unary *, const float *, double *, size_t); \
+  int qir_unary_settle_##name(const double *, double, float *, uint8_t *, size_t);                 \
   void qir_unary_most_##name(const float *, float *, size_t);                                      \
   void qir_unary_scale_##name(const float *, float *, size_t);                                     \
   void qir_unary_plus_##name(const float *, float *, size_t);                                      \
@@ -70,6 +71,7 @@
    qir_unary_near_silu_##name,                 \
    qir_unary_near_mish_##name,                 \
    qir_unary_near_gelu_tanh_##name,            \
+   qir_unary_settle_##name,                    \
    qir_unary_most_##name,                      \
    qir_unary_sum_##name,                       \
    qir_unary_normalize_##name,                 \

@@ -23,7 +23,7 @@ QIR_INLINE void open_sums(const struct qir_gemm_block *b, size_t i, int m, int v
 struct target {
   char *y;
   size_t stride, columns; /* in values */
-  const float *multiplier;
+  const float *multiplier, *plus;
 };
 
 QIR_INLINE float32x4_t scaled(int32x4_t sum, const struct target *to, int j) {
@@ -34,7 +34,10 @@ QIR_INLINE void finish_floats(const struct target *to, int m, int v, int32x4_t a
   UNROLL for (int r = 0; r < m; ++r) {
     float *y = (float *)to->y + (size_t)r * to->stride, row[4 * NR];
     float *at = to->columns == (size_t)(v * NR) ? y : row;
-    UNROLL for (int j = 0; j < v; ++j) vst1q_f32(at + j * NR, scaled(acc[r][j], to, j));
+    UNROLL for (int j = 0; j < v; ++j) {
+      const float32x4_t real = scaled(acc[r][j], to, j);
+      vst1q_f32(at + j * NR, to->plus ? vaddq_f32(real, vld1q_f32(to->plus + j * NR)) : real);
+    }
     if (at == row) memcpy(y, row, to->columns * sizeof *y);
   }
 }
@@ -71,7 +74,7 @@ QIR_INLINE void tile(const struct qir_gemm_block *b, size_t i, int m, int v) {
   accumulate(b, i, m, v, acc);
   const size_t size = b->to_float ? sizeof(float) : 1;
   const struct target to = {(char *)b->y + i * b->y_stride * size, b->y_stride, b->columns,
-                            b->multiplier};
+                            b->multiplier, b->plus};
   if (b->to_float) {
     finish_floats(&to, m, v, acc);
   } else {

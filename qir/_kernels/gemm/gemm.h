@@ -4,7 +4,7 @@
 /*
  * acc[i, j] = bias[j] + shift[i] + sum over t, p of A[i, t, p] * B[t, p, j]   (modulo 2^32)
  * y[i, j]   = clamp(rne(f32(acc[i, j]) * multiplier[j]) + zero, low, high)
- *       or  = f32(acc[i, j]) * multiplier[j]
+ *       or  = f32(acc[i, j]) * multiplier[j] + plus[j], each rounded
  *
  * A is never dense: rows[t * row_stride + i] points to the `depth` values of row i and
  * tap t, so a convolution is a product whose rows are pixels of the input. Values of A
@@ -38,8 +38,9 @@ struct qir_gemm_block {
   void *y;
   size_t y_stride; /* in values */
   struct qir_code code;
-  uint8_t x_flip; /* for kernels that read x as it is */
-  int to_float;   /* y is f32, and code is not used */
+  uint8_t x_flip;    /* for kernels that read x as it is */
+  int to_float;      /* y is f32, and code is not used */
+  const float *plus; /* what is added to floats, `width` numbers, or NULL */
 };
 
 typedef void (*qir_gemm_fn)(const struct qir_gemm_block *block);

@@ -6,7 +6,7 @@ static void finish(const struct qir_gemm_block *b, size_t i, const uint32_t *acc
   for (size_t j = 0; j < b->columns; ++j) {
     const float real = (float)(int32_t)acc[j] * b->multiplier[j];
     if (b->to_float)
-      ((float *)b->y)[i * b->y_stride + j] = real;
+      ((float *)b->y)[i * b->y_stride + j] = b->plus ? real + b->plus[j] : real;
     else
       ((uint8_t *)b->y)[i * b->y_stride + j] = qir_encode(real, &b->code);
   }

@@ -11,6 +11,8 @@ QIR_INLINE void finish(const struct qir_gemm_block *b, size_t i, int v, const __
   __m256 real[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
   for (int j = 0; j < v; ++j)
     real[j] = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[j]), _mm256_loadu_ps(b->multiplier + j * NR));
+  if (b->plus)
+    for (int j = 0; j < v; ++j) real[j] = _mm256_add_ps(real[j], _mm256_loadu_ps(b->plus + j * NR));
   if (b->to_float)
     qir_avx2_store_f32((float *)b->y + i * b->y_stride, real[0], real[1], b->columns);
   else

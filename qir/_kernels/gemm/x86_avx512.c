@@ -21,6 +21,8 @@ QIR_INLINE void finish(const struct qir_gemm_block *b, size_t i, int v, const __
   __m512 real[2];
   for (int j = 0; j < v; ++j)
     real[j] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[j]), _mm512_loadu_ps(b->multiplier + j * NR));
+  if (b->plus)
+    for (int j = 0; j < v; ++j) real[j] = _mm512_add_ps(real[j], _mm512_loadu_ps(b->plus + j * NR));
   if (b->to_float) {
     float *y = (float *)b->y + i * b->y_stride;
     for (int j = 0; j < v; ++j)

@@ -51,18 +51,23 @@ QIR_INLINE void accumulate(const struct qir_gemm_block *b, size_t i, int m, int 
 struct target {
   char *y;
   size_t stride, columns; /* in bytes */
-  const float *multiplier;
+  const float *multiplier, *plus;
 };
 
 QIR_INLINE __m512 scaled(__m512i sum, const struct target *to, int j) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_loadu_ps(to->multiplier + j * NR));
 }
 
-QIR_INLINE void finish_floats(const struct target *to, int m, int v, __m512i acc[MAX_ROWS][4]) {
+QIR_INLINE void finish_floats(const struct target *to, int m, int v, int plus,
+                              __m512i acc[MAX_ROWS][4]) {
   UNROLL for (int r = 0; r < m; ++r) {
     float *y = (float *)(to->y + (size_t)r * to->stride);
-    UNROLL for (int j = 0; j < v; ++j) if (to->columns > (size_t)j * NR) _mm512_mask_storeu_ps(
-        y + j * NR, qir_avx512_first16(to->columns - (size_t)j * NR), scaled(acc[r][j], to, j));
+    UNROLL for (int j = 0; j < v; ++j) {
+      if (to->columns <= (size_t)j * NR) continue;
+      __m512 real = scaled(acc[r][j], to, j);
+      if (plus) real = _mm512_add_ps(real, _mm512_loadu_ps(to->plus + j * NR));
+      _mm512_mask_storeu_ps(y + j * NR, qir_avx512_first16(to->columns - (size_t)j * NR), real);
+    }
   }
 }
 
@@ -137,9 +142,12 @@ QIR_INLINE void finish_codes(const struct target *to, const struct qir_avx512_co
 QIR_INLINE void finish(const struct qir_gemm_block *b, size_t i, int m, int v,
                        __m512i acc[MAX_ROWS][4]) {
   const size_t size = b->to_float ? sizeof(float) : 1, stride = b->y_stride * size;
-  const struct target to = {(char *)b->y + i * stride, stride, b->columns, b->multiplier};
+  const struct target to = {(char *)b->y + i * stride, stride, b->columns, b->multiplier, b->plus};
   if (b->to_float) {
-    finish_floats(&to, m, v, acc);
+    if (b->plus)
+      finish_floats(&to, m, v, 1, acc);
+    else
+      finish_floats(&to, m, v, 0, acc);
     return;
   }
   const struct qir_avx512_code code = qir_avx512_load_code(&b->code);
@@ -175,7 +183,7 @@ QIR_INLINE size_t held(const struct qir_gemm_block *block, int taps, int steps, 
   const struct qir_gemm_block b = *block; /* no store of a result can change it */
   const struct qir_avx512_code code = qir_avx512_load_code(&b.code);
   const __m512i flip = _mm512_set1_epi8((char)0x80);
-  struct target to = {b.y, b.y_stride, b.columns, b.multiplier};
+  struct target to = {b.y, b.y_stride, b.columns, b.multiplier, NULL};
   __m512i w[HELD], last[MAX_ROWS][4];
   UNROLL for (int p = 0; p < taps * steps * v; ++p) w[p] =
       _mm512_loadu_si512((const char *)b.panel + (size_t)p * NR * KR);

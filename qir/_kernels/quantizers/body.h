@@ -1,5 +1,5 @@
-/* The quantizer of quantizers.h as plain loops, for the compiler to vectorize with the
- * instructions of the file that includes this; QIR_QUANTIZER_NAME is the function's name there. */
+/* The functions of quantizers.h as plain loops, for the compiler to vectorize with the instructions
+ * of the file that includes this; QIR_QUANTIZER_NAME and QIR_RANGE_NAME are their names there. */
 
 #include <math.h>
 
@@ -82,4 +82,32 @@ int QIR_QUANTIZER_NAME(const struct qir_quantizer *q, const float *x, uint8_t *y
   return any;
 }
 
+int QIR_RANGE_NAME(const float *x, size_t n, float *low, float *high) {
+  enum { LANES = 64 }; /* so that no element waits for the one before */
+  float least[LANES], most[LANES];
+  int32_t nan[LANES] = {0}, found = 0;
+  for (size_t l = 0; l < LANES; ++l) {
+    least[l] = *low;
+    most[l] = *high;
+  }
+  for (; n >= LANES; n -= LANES, x += LANES)
+    for (size_t l = 0; l < LANES; ++l) {
+      least[l] = x[l] < least[l] ? x[l] : least[l];
+      most[l] = x[l] > most[l] ? x[l] : most[l];
+      nan[l] |= x[l] != x[l];
+    }
+  for (size_t l = 0; l < n; ++l) {
+    least[l] = x[l] < least[l] ? x[l] : least[l];
+    most[l] = x[l] > most[l] ? x[l] : most[l];
+    nan[l] |= x[l] != x[l];
+  }
+  for (size_t l = 0; l < LANES; ++l) {
+    *low = least[l] < *low ? least[l] : *low;
+    *high = most[l] > *high ? most[l] : *high;
+    found |= nan[l];
+  }
+  return found;
+}
+
+#undef QIR_RANGE_NAME
 #undef QIR_QUANTIZER_NAME

@@ -3,13 +3,18 @@
 static const struct {
   uint32_t isa;
   qir_quantizer_fn run;
+  qir_range_fn range;
 } table[] = {
 #if defined(QIR_X86)
-    {QIR_ISA_AVX512, qir_quantizer_avx512},
-    {QIR_ISA_AVX2, qir_quantizer_avx2},
+    {QIR_ISA_AVX512, qir_quantizer_avx512, qir_quantizer_range_avx512},
+    {QIR_ISA_AVX2, qir_quantizer_avx2, qir_quantizer_range_avx2},
 #endif
-    {QIR_ISA_SCALAR, qir_quantizer_scalar},
+    {QIR_ISA_SCALAR, qir_quantizer_scalar, qir_quantizer_range_scalar},
 };
+
+qir_quantizer_fn qir_quantizer_select(uint32_t isa) { return QIR_SELECT(table, isa)->run; }
+
+qir_range_fn qir_range_select(uint32_t isa) { return QIR_SELECT(table, isa)->range; }
 
 enum { PART = 1 << 15 /* elements of a task */ };
 
@@ -33,7 +38,7 @@ int qir_quantizer_make(uint32_t isa, const struct qir_quantizer *how, struct qir
   struct quantizing *q = qir_step_alloc(sizeof *q);
   if (!q) return 0;
   q->how = *how;
-  q->run = QIR_SELECT(table, isa)->run;
+  q->run = qir_quantizer_select(isa);
   step->run = run;
   step->params = q;
   step->tasks = (long)((how->size + PART - 1) / PART);

@@ -30,11 +30,21 @@ struct qir_quantizer {
 typedef int (*qir_quantizer_fn)(const struct qir_quantizer *how, const float *x, uint8_t *y,
                                 size_t n);
 
-int qir_quantizer_scalar(const struct qir_quantizer *, const float *, uint8_t *, size_t);
+/* Widens a range to hold n floats, and returns whether there was a NaN, which it does not count. */
+typedef int (*qir_range_fn)(const float *x, size_t n, float *low, float *high);
+
+#define QIR_QUANTIZERS_DECLARE(name)                                                        \
+  int qir_quantizer_##name(const struct qir_quantizer *, const float *, uint8_t *, size_t); \
+  int qir_quantizer_range_##name(const float *, size_t, float *, float *);
+QIR_QUANTIZERS_DECLARE(scalar)
 #if defined(QIR_X86)
-int qir_quantizer_avx2(const struct qir_quantizer *, const float *, uint8_t *, size_t);
-int qir_quantizer_avx512(const struct qir_quantizer *, const float *, uint8_t *, size_t);
+QIR_QUANTIZERS_DECLARE(avx2)
+QIR_QUANTIZERS_DECLARE(avx512)
 #endif
+
+/* The best that `isa` allows; all give the same bits. */
+qir_quantizer_fn qir_quantizer_select(uint32_t isa);
+qir_range_fn qir_range_select(uint32_t isa);
 
 /* Makes a step; 0 if there is no memory. `fault` is where it says that it met a NaN. */
 int qir_quantizer_make(uint32_t isa, const struct qir_quantizer *how, struct qir_step *step,

@@ -8,6 +8,7 @@
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
 
 #define QIR_QUANTIZER_NAME qir_quantizer_avx512
+#define QIR_RANGE_NAME qir_quantizer_range_avx512
 #include "body.h"
 
 QIR_TARGET_END

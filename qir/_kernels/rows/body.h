@@ -65,28 +65,26 @@ void QIR_NAME(layer_norm)(const struct qir_layer_norm *how, const float *restric
 /* ---- softmax ---- */
 
 /*
- * exp(x) for x <= 0 or NaN: 2^k * exp(r) with |r| <= ln(2) / 2, by thirteen terms of the series.
- * Below -700 it is exp(-700), which is nothing beside 1.
+ * exp(x) for x <= 0 or NaN, within 2^-46 of its value: 2^k * exp(r) with |r| <= ln(2) / 2, by
+ * twelve terms of the series. Below -700 it is exp(-700), which is nothing beside 1.
  */
 QIR_INLINE_BODY double power(double x) {
   const double shift = 6755399441055744.0; /* 1.5 * 2^52: numbers of this size have no fraction */
   x = x < -700 ? -700 : x;
-  const double shifted = x * 1.4426950408889634 + shift, k = shifted - shift;
-  const double r = (x - k * 0x1.62e42feep-1) - k * 0x1.a39ef35793c76p-33;
-  double p = 1.0 / 6227020800;
-  p = p * r + 1.0 / 479001600;
-  p = p * r + 1.0 / 39916800;
-  p = p * r + 1.0 / 3628800;
-  p = p * r + 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  const double shifted = fma(x, 1.4426950408889634, shift), k = shifted - shift;
+  const double r = fma(k, -0x1.62e42fefa39efp-1, x);
+  double p = 1.0 / 39916800;
+  p = fma(p, r, 1.0 / 3628800);
+  p = fma(p, r, 1.0 / 362880);
+  p = fma(p, r, 1.0 / 40320);
+  p = fma(p, r, 1.0 / 5040);
+  p = fma(p, r, 1.0 / 720);
+  p = fma(p, r, 1.0 / 120);
+  p = fma(p, r, 1.0 / 24);
+  p = fma(p, r, 1.0 / 6);
+  p = fma(p, r, 0.5);
+  p = fma(p, r, 1.0);
+  p = fma(p, r, 1.0);
   uint64_t bits;
   memcpy(&bits, &shifted, sizeof bits);
   bits = (bits + 1023) << 52; /* the low bits of `shifted` are k */
@@ -119,8 +117,8 @@ void QIR_NAME(softmax)(const float *restrict x, size_t n, double *restrict power
   for (size_t i = 0; i < whole; i += QIR_LANES)
     for (size_t l = 0; l < QIR_LANES; ++l) lanes[l] += powers[i + l];
   for (size_t l = 0; l < last(n - whole); ++l) lanes[l] += powers[whole + l];
-  const double sum = fold(lanes);
-  for (size_t i = 0; i < n; ++i) y[i] = (float)(powers[i] / sum);
+  const double share = 1 / fold(lanes);
+  for (size_t i = 0; i < n; ++i) y[i] = (float)(powers[i] * share);
 }
 
 /*

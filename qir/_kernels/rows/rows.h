@@ -10,7 +10,7 @@
  * Sums are of QIR_LANES lanes: lane l adds the numbers l, l + QIR_LANES ... in order; then halves
  * are added to halves, the upper to the lower, until one number is left. qir/reference/lanes.py
  * adds in this order too, so layer_norm gives its bytes. exp is a polynomial of this file, within
- * two units of the last place of f64, so softmax in f32 may differ from the C library's by one.
+ * 2^-46, so softmax in f32 may differ from the C library's by one.
  * short_softmax has its exponentials in f32, within one unit too, for graphs in which nothing is
  * rounded to integers behind it.
  *

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "floats/unary.h"
+#include "quantizers/quantizers.h"
 #include "requant.h"
 #include "tensors.h"
 
@@ -89,14 +90,15 @@ struct function {
   struct qir_function how;
   size_t size;
   int x, y;
+  const struct qir_unary_kernel *kernel;
   qir_near_fn quick; /* or NULL */
   double room;       /* how far from the value it is at most, with some to spare */
 };
 
 /*
  * Rounds what a quick function finds, where all that lies as near as `room` is rounded to one
- * float: that is what the C library's result is rounded to. The others, one in a hundred to one in
- * twenty, are left to the C library, and where the quick one is 0 or NaN.
+ * float: that is what the C library's result is rounded to. The others, one in a thousand and less,
+ * are left to the C library, and where the quick one is 0 or NaN.
  */
 static void settle(const struct function *v, const float *x, float *y, size_t n) {
   enum { SOME = 256 };
@@ -106,11 +108,7 @@ static void settle(const struct function *v, const float *x, float *y, size_t n)
   for (; n; n -= n < SOME ? n : SOME, x += SOME, y += SOME) {
     const size_t count = n < SOME ? n : SOME;
     v->quick(&how, x, found, count);
-    for (size_t i = 0; i < count; ++i) {
-      const float low = (float)(found[i] * (1 - v->room)), high = (float)(found[i] * (1 + v->room));
-      y[i] = low;
-      open[i] = !(low == high) | (low == 0);
-    }
+    if (!v->kernel->settle(found, v->room, y, open, count)) continue;
     for (size_t i = 0; i < count; ++i)
       if (open[i]) y[i] = (float)TABLE[v->how.which]((double)x[i], v->how.a, v->how.b);
   }
@@ -139,9 +137,9 @@ int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size,
     qir_near_fn quick;
     double room;
   } quick[] = {
-      {f_erf, kernel->near_erf, 0x1p-30},
-      {f_tanh, kernel->near_tanh, 0x1p-30},
-      {f_gelu, kernel->near_gelu, 0x1p-27},
+      {f_erf, kernel->near_erf, 0x1p-40},
+      {f_tanh, kernel->near_tanh, 0x1p-35},
+      {f_gelu, kernel->near_gelu, 0x1p-40},
       {f_exp, kernel->near_exp, 0x1p-33},
       {f_elu, kernel->near_elu, 0x1p-33},
       {f_selu, kernel->near_selu, 0x1p-33},
@@ -152,7 +150,7 @@ int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size,
       {f_mish, kernel->near_mish, 0x1p-33},
       {f_gelu_tanh, kernel->near_gelu_tanh, 0x1p-33},
   };
-  *v = (struct function){*how, size, x, y, NULL, 0};
+  *v = (struct function){*how, size, x, y, kernel, NULL, 0};
   for (size_t i = 0; i < sizeof quick / sizeof *quick; ++i)
     if (quick[i].f == TABLE[how->which]) {
       v->quick = quick[i].quick;
@@ -253,6 +251,8 @@ struct coding {
   struct qir_codes_shape s;
   enum qir_kind kind;
   int x, y;
+  qir_quantizer_fn quantizer; /* of 8 bits */
+  size_t parts;               /* of what shares a scale, a task each */
   struct {
     float scale;
     int32_t zero;
@@ -321,6 +321,18 @@ static void run_encode(const void *params, void *const *buffers, void *scratch, 
     break;                                                                                   \
   }
 
+static void run_encode_bytes(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct coding *v = params;
+  const size_t row = (size_t)task / v->parts, at = (size_t)task % v->parts * CHUNK;
+  const size_t first = row * v->s.inner + at;
+  struct qir_quantizer how = {
+      .divide = 1, .away = v->s.away, .nan_far = 1, .low = v->s.low, .high = v->s.high};
+  numbers(v, buffers, row % v->s.channels, &how.factor, &how.zero);
+  v->quantizer(&how, (const float *)buffers[v->x] + first, (uint8_t *)buffers[v->y] + first,
+               left(v->s.inner, at));
+}
+
 static void run_decode(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct coding *v = params;
@@ -350,16 +362,25 @@ static int make_coding(enum qir_kind kind, const struct qir_codes_shape *how, in
     v->channels[i].scale = how->scale[i];
     v->channels[i].zero = how->zero[i];
   }
+  v->parts = 1;
   step->params = v;
   step->scratch = 0;
   step->tasks = how->inner ? (long)(how->outer * how->channels) : 0;
   return 1;
 }
 
-int qir_encode_make(enum qir_kind to, const struct qir_codes_shape *how, int x, int y,
+int qir_encode_make(uint32_t isa, enum qir_kind to, const struct qir_codes_shape *how, int x, int y,
                     struct qir_step *step) {
   step->run = run_encode;
-  return make_coding(to, how, x, y, step);
+  if (!make_coding(to, how, x, y, step)) return 0;
+  if (to == QIR_I8 || to == QIR_U8) {
+    struct coding *v = step->params;
+    v->quantizer = qir_quantizer_select(isa);
+    v->parts = (how->inner + CHUNK - 1) / CHUNK;
+    step->run = run_encode_bytes;
+    step->tasks *= (long)v->parts;
+  }
+  return 1;
 }
 
 int qir_decode_make(enum qir_kind from, const struct qir_codes_shape *how, int x, int y,
@@ -371,6 +392,7 @@ int qir_decode_make(enum qir_kind from, const struct qir_codes_shape *how, int x
 /* ---- the scale of a range ---- */
 
 struct choosing {
+  qir_range_fn range;
   enum qir_kind kind;
   size_t size;
   int x, scale, zero, fault;
@@ -382,26 +404,8 @@ int *qir_choose_fault(void *params) { return &((struct choosing *)params)->fault
 static void run_choose(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch, (void)task;
   const struct choosing *v = params;
-  const float *x = buffers[v->x];
-  enum { LANES = 16 }; /* so that no element waits for the one before */
-  float low[LANES] = {0}, high[LANES] = {0}, least = 0, most = 0;
-  int none = 0;
-  size_t i = 0;
-  for (; i + LANES <= v->size; i += LANES)
-    for (size_t l = 0; l < LANES; ++l) {
-      low[l] = x[i + l] < low[l] ? x[i + l] : low[l];
-      high[l] = x[i + l] > high[l] ? x[i + l] : high[l];
-      none |= x[i + l] != x[i + l];
-    }
-  for (; i < v->size; ++i) {
-    least = x[i] < least ? x[i] : least;
-    most = x[i] > most ? x[i] : most;
-    none |= x[i] != x[i];
-  }
-  for (size_t l = 0; l < LANES; ++l) {
-    least = low[l] < least ? low[l] : least;
-    most = high[l] > most ? high[l] : most;
-  }
+  float least = 0, most = 0;
+  const int none = v->range(buffers[v->x], v->size, &least, &most);
   if (none) {
     __atomic_store_n(qir_choose_fault((void *)(uintptr_t)params), 1, __ATOMIC_RELAXED);
     return;
@@ -415,11 +419,11 @@ static void run_choose(const void *params, void *const *buffers, void *scratch, 
   *(uint8_t *)buffers[v->zero] = (uint8_t)zero;
 }
 
-int qir_choose_make(enum qir_kind to, size_t size, int x, int scale, int zero,
+int qir_choose_make(uint32_t isa, enum qir_kind to, size_t size, int x, int scale, int zero,
                     struct qir_step *step) {
   struct choosing *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
-  *v = (struct choosing){to, size, x, scale, zero, 0};
+  *v = (struct choosing){qir_range_select(isa), to, size, x, scale, zero, 0};
   *step = (struct qir_step){run_choose, v, 1, 0};
   return 1;
 }

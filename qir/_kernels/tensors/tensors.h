@@ -124,13 +124,13 @@ struct qir_codes_shape {
   int32_t low, high;
   int away; /* halves are rounded away from zero, not to even */
 };
-int qir_encode_make(enum qir_kind to, const struct qir_codes_shape *how, int x, int y,
+int qir_encode_make(uint32_t isa, enum qir_kind to, const struct qir_codes_shape *how, int x, int y,
                     struct qir_step *step);
 int qir_decode_make(enum qir_kind from, const struct qir_codes_shape *how, int x, int y,
                     struct qir_step *step);
 /* Where a step that was made says whether x held NaN, as in gather.h. */
 int *qir_choose_fault(void *params);
-int qir_choose_make(enum qir_kind to, size_t size, int x, int scale, int zero,
+int qir_choose_make(uint32_t isa, enum qir_kind to, size_t size, int x, int scale, int zero,
                     struct qir_step *step);
 
 #endif

@@ -2,16 +2,20 @@
 
 #include <string.h>
 
-#define QIR_WIDE_KERNEL(name, isa)                                                  \
-  void qir_wide_tile_##name(const float *const *, const float *, size_t, double *); \
+#define QIR_WIDE_KERNEL(name, isa, rows)                                       \
+  void qir_wide_tile_##name(const double *, const double *, size_t, double *); \
+  void qir_wide_floats_##name(const double *, const double *, size_t,          \
+                              const struct qir_wide_floats *);                 \
   void qir_wide_taps_##name(const struct qir_wide_taps *, double *);
 #include "kernels.inc"
 #undef QIR_WIDE_KERNEL
 
-#define QIR_WIDE_KERNEL(name_, isa_) \
-  {.name = "qir_wide_" #name_,       \
-   .isa = isa_,                      \
-   .tile = qir_wide_tile_##name_,    \
+#define QIR_WIDE_KERNEL(name_, isa_, rows_) \
+  {.name = "qir_wide_" #name_,              \
+   .isa = isa_,                             \
+   .rows = rows_,                           \
+   .tile = qir_wide_tile_##name_,           \
+   .floats = qir_wide_floats_##name_,       \
    .taps = qir_wide_taps_##name_},
 const struct qir_wide_kernel qir_wide_kernels[] = {
 #include "kernels.inc"
@@ -39,10 +43,13 @@ static void store(void *y, size_t at, double sum, int to_whole) {
 struct product {
   struct qir_wide_product how;
   const struct qir_wide_kernel *kernel;
-  size_t panels, line; /* of a matrix; bytes of a column of blocks */
+  size_t parts, together; /* tasks of a matrix, and panels of one */
+  size_t line;            /* bytes of a column of blocks */
 };
 
-static void pack_blocks(const struct product *v, size_t first, size_t columns, float *panel) {
+enum { MOST_TOGETHER = 4 /* panels */ };
+
+static void pack_blocks(const struct product *v, size_t first, size_t columns, double *panel) {
   const struct qir_wide_product *h = &v->how;
   const size_t k = h->s.k, count = (k + h->block - 1) / h->block;
   for (size_t j = 0; j < columns; ++j) {
@@ -51,44 +58,106 @@ static void pack_blocks(const struct product *v, size_t first, size_t columns, f
     const int32_t *zero = h->zero + (first + j) * count;
     for (size_t p = 0; p < k; ++p) {
       const int32_t code = h->bits == 8 ? codes[p] : codes[p / 2] >> p % 2 * 4 & 15;
-      panel[p * QIR_WIDE_COLUMNS + j] =
-          (float)((int64_t)code - zero[p / h->block]) * scale[p / h->block];
+      const float number = (float)((int64_t)code - zero[p / h->block]) * scale[p / h->block];
+      panel[p * QIR_WIDE_COLUMNS + j] = (double)number;
     }
   }
 }
 
-/* One task is a panel of columns of one of the matrices. */
+/* Columns of B whose values are at b[p * value + j * column], as a panel. */
+static void pack_columns(const float *restrict b, const struct qir_matmul_shape *s, size_t columns,
+                         double *restrict panel) {
+  if (s->b_column == 1 && columns == QIR_WIDE_COLUMNS)
+    for (size_t p = 0; p < s->k; ++p)
+      for (size_t j = 0; j < QIR_WIDE_COLUMNS; ++j)
+        panel[p * QIR_WIDE_COLUMNS + j] = (double)b[p * s->b_value + j];
+  else
+    for (size_t j = 0; j < columns; ++j)
+      for (size_t p = 0; p < s->k; ++p)
+        panel[p * QIR_WIDE_COLUMNS + j] = (double)b[p * s->b_value + j * s->b_column];
+}
+
+/* Rows of A, `stride` from each other, as a tile reads them; those that do not exist are zeros. */
+static void pack_rows(const float *restrict a, size_t stride, size_t rows, size_t all, size_t k,
+                      double *restrict to) {
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t p = 0; p < k; ++p) to[r * k + p] = (double)a[r * stride + p];
+  memset(to + rows * k, 0, (all - rows) * k * sizeof *to);
+}
+
+/* What bias there is for some columns; -0, which changes no sum, where there is none. */
+static void widen_bias(const float *bias, size_t n, double *to) {
+  for (size_t j = 0; j < n; ++j) to[j] = bias ? (double)bias[j] : -0.0;
+}
+
+/* Bytes of panels and of the rows of a tile. */
+static size_t tile_scratch(size_t k, size_t panels) {
+  return qir_round_up(k * (panels * QIR_WIDE_COLUMNS + QIR_WIDE_ROWS) * sizeof(double), 64);
+}
+
+/* A tile of results at y[at] and on, of f32 or of i32. */
+static void finish(const struct qir_wide_kernel *kernel, const double *a, const double *panel,
+                   size_t k, int to_whole, struct qir_wide_floats *to, void *y, size_t at) {
+  if (!to_whole) {
+    to->y = (float *)y + at;
+    kernel->floats(a, panel, k, to);
+    return;
+  }
+  double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
+  kernel->tile(a, panel, k, sums);
+  for (size_t r = 0; r < to->rows; ++r)
+    for (size_t j = 0; j < to->columns; ++j)
+      store(y, at + r * to->y_row + j, sums[r * QIR_WIDE_COLUMNS + j] + to->bias[j], 1);
+}
+
+/* One task is some panels of columns of one of the matrices. */
 static void run_product(const void *params, void *const *buffers, void *scratch, long task) {
   const struct product *v = params;
   const struct qir_matmul_shape *s = &v->how.s;
-  const size_t t = (size_t)task / v->panels;
-  const size_t first = (size_t)task % v->panels * QIR_WIDE_COLUMNS, left = s->n - first;
-  const size_t columns = left < QIR_WIDE_COLUMNS ? left : QIR_WIDE_COLUMNS;
-  float *panel = scratch;
-  if (columns < QIR_WIDE_COLUMNS) memset(panel, 0, s->k * QIR_WIDE_COLUMNS * sizeof *panel);
-  if (v->how.b < 0) {
-    pack_blocks(v, first, columns, panel);
-  } else {
-    const float *b = (const float *)buffers[v->how.b] + s->b_at[t] + first * s->b_column;
-    for (size_t p = 0; p < s->k; ++p)
-      for (size_t j = 0; j < columns; ++j)
-        panel[p * QIR_WIDE_COLUMNS + j] = b[p * s->b_value + j * s->b_column];
+  const size_t t = (size_t)task / v->parts, all = v->kernel->rows, size = s->k * QIR_WIDE_COLUMNS;
+  const size_t begin = (size_t)task % v->parts * v->together * QIR_WIDE_COLUMNS;
+  const size_t stop = begin + v->together * QIR_WIDE_COLUMNS, end = stop < s->n ? stop : s->n;
+  double *panels = scratch, *lines = panels + v->together * size;
+  double bias[MOST_TOGETHER * QIR_WIDE_COLUMNS];
+  widen_bias(v->how.bias ? v->how.bias + begin : NULL, end - begin, bias);
+  double *panel = panels;
+  for (size_t first = begin; first < end; first += QIR_WIDE_COLUMNS, panel += size) {
+    const size_t left = end - first, columns = left < QIR_WIDE_COLUMNS ? left : QIR_WIDE_COLUMNS;
+    if (columns < QIR_WIDE_COLUMNS) memset(panel, 0, size * sizeof *panel);
+    if (v->how.b < 0)
+      pack_blocks(v, first, columns, panel);
+    else
+      pack_columns((const float *)buffers[v->how.b] + s->b_at[t] + first * s->b_column, s, columns,
+                   panel);
   }
   const float *a = (const float *)buffers[v->how.a] + s->a_at[t];
-  double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
-  for (size_t i = 0; i < s->m; i += QIR_WIDE_ROWS) {
-    const size_t rows = s->m - i < QIR_WIDE_ROWS ? s->m - i : QIR_WIDE_ROWS;
-    const float *lines[QIR_WIDE_ROWS];
-    for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) lines[r] = a + (i + (r < rows ? r : 0)) * s->a_row;
-    v->kernel->tile(lines, panel, s->k, sums);
-    for (size_t r = 0; r < rows; ++r)
-      for (size_t j = 0; j < columns; ++j) {
-        const double sum = sums[r * QIR_WIDE_COLUMNS + j];
-        const double shift = v->how.bias ? (double)v->how.bias[first + j] : 0;
-        store(buffers[v->how.y], s->y_at[t] + (i + r) * s->y_row + first + j,
-              v->how.bias ? sum + shift : sum, v->how.to_whole);
-      }
+  for (size_t i = 0; i < s->m; i += all) {
+    const size_t rows = s->m - i < all ? s->m - i : all;
+    pack_rows(a + i * s->a_row, s->a_row, rows, all, s->k, lines);
+    panel = panels;
+    for (size_t first = begin; first < end; first += QIR_WIDE_COLUMNS, panel += size) {
+      const size_t left = end - first;
+      struct qir_wide_floats to = {.bias = bias + first - begin,
+                                   .rows = rows,
+                                   .columns = left < QIR_WIDE_COLUMNS ? left : QIR_WIDE_COLUMNS,
+                                   .y_row = s->y_row};
+      finish(v->kernel, lines, panel, s->k, v->how.to_whole, &to, buffers[v->how.y],
+             s->y_at[t] + i * s->y_row + first);
+    }
   }
+}
+
+/* Panels of one task share the rows of A, as long as they stay in the nearest cache. */
+static void divide(struct product *v) {
+  enum { CACHE = 32 * 1024, TASKS = 16 };
+  const size_t bytes = v->how.s.k * QIR_WIDE_COLUMNS * sizeof(double);
+  const size_t panels = (v->how.s.n + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
+  size_t some = bytes ? CACHE / bytes : 1;
+  if (some > MOST_TOGETHER) some = MOST_TOGETHER;
+  if (some > panels) some = panels;
+  while (some > 1 && v->how.s.batches * ((panels + some - 1) / some) < TASKS) --some;
+  v->parts = some ? (panels + some - 1) / some : 1;
+  v->together = v->parts ? (panels + v->parts - 1) / v->parts : 1; /* equal shares */
 }
 
 int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, struct qir_step *step) {
@@ -113,10 +182,9 @@ int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, stru
     v->how.zero = copied(&end, how->zero, blocks * sizeof(int32_t));
   }
   v->kernel = QIR_SELECT(qir_wide_kernels, isa);
-  v->panels = (n + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
-  *step = (struct qir_step){
-      run_product, v, (long)(how->s.batches * v->panels),
-      how->s.batches ? qir_round_up(k * QIR_WIDE_COLUMNS * sizeof(float), 64) : 0};
+  divide(v);
+  *step = (struct qir_step){run_product, v, (long)(how->s.batches * v->parts),
+                            how->s.batches ? tile_scratch(k, v->together) : 0};
   return 1;
 }
 
@@ -134,7 +202,7 @@ struct conv {
 /* What the windows of `columns` output pixels from `first` on hold, a line for each channel of a
  * group and tap; outside are zeros. */
 static void unfold(const struct conv *v, const float *x, size_t first, size_t columns,
-                   float *panel) {
+                   double *panel) {
   const struct qir_wide_conv *h = &v->how;
   const size_t deep = h->c / h->groups, area = h->inside[0] * h->inside[1] * h->inside[2];
   const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
@@ -156,8 +224,9 @@ static void unfold(const struct conv *v, const float *x, size_t first, size_t co
       }
     }
     for (size_t d = 0; d < deep; ++d) {
-      float *to = panel + (d * taps + tap) * QIR_WIDE_COLUMNS;
-      for (size_t j = 0; j < columns; ++j) to[j] = at[j] == SIZE_MAX ? 0 : x[d * area + at[j]];
+      double *to = panel + (d * taps + tap) * QIR_WIDE_COLUMNS;
+      for (size_t j = 0; j < columns; ++j)
+        to[j] = at[j] == SIZE_MAX ? 0 : (double)x[d * area + at[j]];
     }
   }
 }
@@ -176,22 +245,24 @@ static void run_conv(const void *params, void *const *buffers, void *scratch, lo
   const size_t area = h->inside[0] * h->inside[1] * h->inside[2];
   const float *x = (const float *)buffers[h->x] + (image * h->c + group * deep) * area;
   const float *w = (const float *)buffers[h->w] + group * wide * k;
-  float *panel = scratch;
+  double *panel = scratch, *lines = panel + k * QIR_WIDE_COLUMNS;
   if (columns < QIR_WIDE_COLUMNS) memset(panel, 0, k * QIR_WIDE_COLUMNS * sizeof *panel);
   unfold(v, x, first, columns, panel);
-  double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
-  for (size_t i = 0; i < wide; i += QIR_WIDE_ROWS) {
-    const size_t rows = wide - i < QIR_WIDE_ROWS ? wide - i : QIR_WIDE_ROWS;
-    const float *lines[QIR_WIDE_ROWS];
-    for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) lines[r] = w + (i + (r < rows ? r : 0)) * k;
+  const size_t all = v->kernel->rows;
+  for (size_t i = 0; i < wide; i += all) {
+    const size_t rows = wide - i < all ? wide - i : all;
+    pack_rows(w + i * k, k, rows, all, k, lines);
+    double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
     v->kernel->tile(lines, panel, k, sums);
     for (size_t r = 0; r < rows; ++r) {
-      const size_t o = group * wide + i + r;
-      for (size_t j = 0; j < columns; ++j) {
-        const double sum = sums[r * QIR_WIDE_COLUMNS + j];
-        store(buffers[h->y], (image * h->oc + o) * pixels + first + j,
-              h->bias ? sum + (double)h->bias[o] : sum, h->to_whole);
-      }
+      const size_t o = group * wide + i + r, at = (image * h->oc + o) * pixels + first;
+      const double bias = h->bias ? (double)h->bias[o] : -0.0; /* which changes no sum */
+      const double *row = sums + r * QIR_WIDE_COLUMNS;
+      if (h->to_whole)
+        for (size_t j = 0; j < columns; ++j) store(buffers[h->y], at + j, row[j] + bias, 1);
+      else
+        for (size_t j = 0; j < columns; ++j)
+          ((float *)buffers[h->y])[at + j] = (float)(row[j] + bias);
     }
   }
 }
@@ -423,8 +494,7 @@ int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir
   }
   const size_t taps = how->kernel[0] * how->kernel[1] * how->kernel[2];
   v->some = (pixels + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
-  *step = (struct qir_step){
-      run_conv, v, (long)(how->n * how->groups * v->some),
-      qir_round_up(how->c / how->groups * taps * QIR_WIDE_COLUMNS * sizeof(float), 64)};
+  *step = (struct qir_step){run_conv, v, (long)(how->n * how->groups * v->some),
+                            tile_scratch(how->c / how->groups * taps, 1)};
   return 1;
 }

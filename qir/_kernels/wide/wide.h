@@ -11,10 +11,11 @@
  *             scale and a zero for each block of a column
  *   conv      of one to three axes, channels first; padding is zeros that take part
  *
- * A product of two float32 is exact in float64. Sums start from 0 and take one product after the
- * other, in order; the bias comes last. So every instruction set gives the same bytes, and the
- * reference's, whose sums have another order, where the two do not lie on two sides of a tie of
- * float32: sums that agree to some 50 bits do not, but for one in millions.
+ * A product of two float32 is exact in float64, so that adding it by fma changes nothing. Sums
+ * start from 0 and take one product after the other, in order; the bias comes last. So every
+ * instruction set gives the same bytes, and the reference's, whose sums have another order, where
+ * the two do not lie on two sides of a tie of float32: sums that agree to some 50 bits do not, but
+ * for one in millions.
  *
  * A result is f32, or i32: then the low bits of the whole number.
  */
@@ -23,10 +24,19 @@
 #include "matmul/matmul.h"
 #include "step.h"
 
-enum { QIR_WIDE_ROWS = 4, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3 };
+enum { QIR_WIDE_ROWS = 6 /* at most */, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3 };
 
-/* Sums of QIR_WIDE_ROWS rows of A, at a[row] + p, by the columns of a panel [k][COLUMNS]. */
-typedef void (*qir_wide_tile_fn)(const float *const *a, const float *panel, size_t k, double *sums);
+/* Sums of some rows of A, [rows][k], by the columns of a panel [k][COLUMNS]. */
+typedef void (*qir_wide_tile_fn)(const double *a, const double *panel, size_t k, double *sums);
+/* The same with a bias, -0 where there is none, as that changes no sum; rounded to `rows` rows of
+ * `columns` floats that are y_row from each other. */
+struct qir_wide_floats {
+  const double *bias;
+  size_t rows, columns, y_row;
+  float *y;
+};
+typedef void (*qir_wide_floats_fn)(const double *a, const double *panel, size_t k,
+                                   const struct qir_wide_floats *to);
 
 /* Sums of `columns` numbers, of COLUMNS a multiple: weight[t] times those from places[t] on. */
 struct qir_wide_taps {
@@ -40,7 +50,9 @@ typedef void (*qir_wide_taps_fn)(const struct qir_wide_taps *how, double *sums);
 struct qir_wide_kernel {
   const char *name;
   uint32_t isa;
+  size_t rows; /* of a tile */
   qir_wide_tile_fn tile;
+  qir_wide_floats_fn floats;
   qir_wide_taps_fn taps;
 };
 
