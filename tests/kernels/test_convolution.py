@@ -104,6 +104,30 @@ def product(rng: np.random.Generator, m: int, n: int, k: int) -> Case:
     )
 
 
+def first_layer(rng: np.random.Generator) -> Case:
+    """A convolution of 3 by 3 taps and three channels, of up to two panels and a tail."""
+    pick = rng.integers
+    out = int(pick(1, 100))
+    kind, result = (str(rng.choice(["u8", "i8"])) for _ in range(2))
+    weight = pick(-128, 128, (out, 3, 3, 3)).astype(np.int8)
+    pad = tuple(int(v) for v in pick(0, 3, 4))
+    low, high = sorted(int(v) for v in random_integers(rng, result, (2,)))
+    clipped = rng.random() < 0.5
+    return Case(
+        random_integers(rng, kind, (int(pick(1, 3)), int(pick(3, 40)), int(pick(3, 80)), 3)),
+        weight,
+        pick(-9999, 9999, out).astype(np.int32) if rng.random() < 0.8 else None,
+        some_scale(rng, weight)[: None if rng.random() < 0.7 else 1],
+        tuple(int(v) for v in pick(1, 4, 2)),
+        pad,
+        x_zero=int(random_integers(rng, kind, ())),
+        y_type=result,
+        y_zero=int(random_integers(rng, result, ())),
+        low=low if clipped else None,
+        high=high if clipped else None,
+    )
+
+
 GROUP_WIDTHS = (1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40)
 
 
@@ -160,6 +184,11 @@ def test_every_size_up_to_seventy_is_exact(isa: str) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_convolutions_are_exact(seed: int) -> None:
     picture(np.random.default_rng(seed)).check(seed, threads=(1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_first_layers_are_exact(seed: int) -> None:
+    first_layer(np.random.default_rng(seed)).check(seed, threads=(1, 3))
 
 
 @pytest.mark.parametrize("seed", range(60))

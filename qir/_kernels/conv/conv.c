@@ -4,6 +4,7 @@
 
 #include "gemm/gemm.h"
 #include "rows.h"
+#include "windows/windows.h"
 
 struct conv {
   const struct qir_gemm_kernel *kernel;
@@ -205,6 +206,7 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
 
 int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
                   const struct qir_conv_operands *o, struct qir_step *step) {
+  if (qir_windows_fits(isa, shape, o)) return qir_windows_make(isa, shape, o, step);
   return make(isa, shape, o, NULL, step);
 }
 
