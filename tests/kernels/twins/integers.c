@@ -181,9 +181,10 @@ void dynamic(void) {
   c.o.to_float = 1;
   c.dynamic = (struct qir_dynamic){.zero = one_in(3) ? -1 : 2, .scale = 3};
   c.dynamic.count = one_in(2) ? 1 : c.s.oc;
+  c.dynamic.plus = one_in(2) ? NULL : guarded_floats(c.s.oc, 1);
   if (c.dynamic.zero >= 0) c.o.x_zero = 0;
-  describe("%zux%zu by %zu, flip %d, zero in buffer %d", c.s.n, c.s.c, c.s.oc, c.o.x_flip,
-           c.dynamic.zero);
+  describe("%zux%zu by %zu, flip %d, zero in buffer %d, plus %d", c.s.n, c.s.c, c.s.oc, c.o.x_flip,
+           c.dynamic.zero, c.dynamic.plus != NULL);
   const size_t bytes = c.s.n * c.s.oc * sizeof(float);
   compare(
       &(struct twins){.make = make_dynamic,
