@@ -1,8 +1,8 @@
 """Ops as the kernels of other runtimes compute them: by the rule of a profile.
 
-A rule that quantizes becomes parameters of one kernel. An op whose method computes vectors of
-elements one way, and the elements that fill none another way, becomes two lookup tables, which the
-reference computes for all bytes, or all pairs of bytes.
+A rule that quantizes becomes parameters of one kernel. An op whose method computes each element by
+itself becomes a lookup table, which the reference computes for all bytes, or all pairs of bytes.
+One that computes vectors of elements one way, and those that fill none another way, becomes two.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def lowers(op: str, rule: Rule) -> bool:
         return method == "channel_vectors"
     if op == "layer_norm":
         return method == "reals"
-    return method in VECTOR_METHODS and (is_pointwise(op) or op == "prelu")
+    by_elements = method in VECTOR_METHODS or methods.is_pointwise(method)
+    return by_elements and (is_pointwise(op) or op == "prelu")
 
 
 def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
@@ -244,7 +245,7 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     assert rule.method is not None
     if job.epilogue and stage_function(ReluStage, rule.stage.relu).apart is not None:
         raise CannotLower("an activation is computed apart")
-    lanes = rule.method.params["lanes"]
+    lanes = rule.method.params.get("lanes", 0)
     count = 256 ** len(held)
     if not isinstance(lanes, int) or (lanes and count % lanes):
         raise CannotLower(f"no table has vectors of {lanes} elements")
@@ -264,7 +265,8 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     arrays |= {slot: np.tile(all_bytes(held[slot]), 256) for slot in others}
 
     def made(lanes: int) -> Table:
-        given = {**rule.method.params, "lanes": lanes} if rule.method else {}
+        given = {**rule.method.params} if rule.method else {}
+        given |= {"lanes": lanes} if "lanes" in given else {}
         by = replace(rule, method=MethodField(rule.method.name if rule.method else "", given))
         kind = TensorType((count,), y.quant)
         kernel = ProductKernel(
@@ -275,6 +277,9 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
         return table.reshape(-1)
 
     try:
+        if not lanes:
+            table = made(0)
+            return _Tables(table, table, 0)
         # A runtime computes what fills no vector by scalar code, which rounds otherwise: two
         # tables.
         return _Tables(made(lanes), made(0), lanes)

@@ -21,6 +21,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.profiles import NamedProfile, query_for_node
+from qir.reference import methods
 from qir.reference.interpreter import rules_of, run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -38,11 +39,6 @@ _POINTWISE_OPS = frozenset(
 )
 """Ops of several operands that compute each element by itself. The trait `elementwise` has those
 of one operand."""
-_POINTWISE_METHODS = frozenset({"reals", "fma_sum", "scaled_product", "logistic_table", "recode"})
-"""Methods whose result for an element does not depend on its position in the tensor.
-
-Others follow the vectors of a runtime, and treat the last elements of a row differently.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +138,7 @@ def _is_pointwise_node(node: Node) -> bool:
 def _is_pointwise_method(rules: NamedProfile, node: Node) -> bool:
     """Returns whether a profile computes each element of a node by itself."""
     method = rules.resolve(query_for_node(node)).method
-    return method is None or method.name in _POINTWISE_METHODS
+    return method is None or methods.is_pointwise(method.name)
 
 
 def _has_one_element(value: Value) -> bool:

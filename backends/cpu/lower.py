@@ -322,10 +322,17 @@ _FILLING_OPS = frozenset({"pad", "unfold"})
 """Ops that put other elements next to those that they move."""
 
 
+def _fills_by_rule(node: Node) -> bool:
+    """Returns whether a rule decides what a node fills with; 0 is the zero point by all of them."""
+    if node.op != "pad":
+        return node.op in _FILLING_OPS
+    return node.attrs["mode"] == "constant" and node.attrs["value"] != 0.0
+
+
 def _moves_alone(b: ProgramBuilder, node: Node) -> bool:
     """Returns whether a node moves bytes of one static type, by no method or one that does that."""
     traits = spec(node.op).traits
-    if not traits.value_preserving or node.op in _FILLING_OPS or node.stages:
+    if not traits.value_preserving or _fills_by_rule(node) or node.stages:
         return False
     moved = [v for s, v in node.operands.items() if s.partition(".")[0] in traits.same_params]
     quants = [v.type.quant for v in (*moved, *node.results)]
@@ -335,7 +342,8 @@ def _moves_alone(b: ProgramBuilder, node: Node) -> bool:
     if known[0].granularity is not None:
         return False
     method = rules_of(b.graph, node).on_processor().resolve(query_for_node(node)).method
-    return method is None or method.name == "move"
+    # By floats, bytes of one type come back as they are; so does the zero that a pad fills with.
+    return method is None or method.name == "move" or (node.op == "pad" and method.name == "reals")
 
 
 def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:

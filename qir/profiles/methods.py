@@ -89,6 +89,9 @@ class PluginMethod:
     """Whether it clamps floats itself where a relu follows, before it quantizes them."""
     reals: bool = False
     """Whether it may return floats where the result is not quantized."""
+    pointwise: bool = False
+    """Whether a result depends on the elements at its own place alone, wherever that is: then an
+    engine may look it up in a table of all bytes, or of all pairs of bytes."""
     every_result: Callable[..., tuple[NDArray[np.generic], ...]] | None = None
     """Makes all results of an op that has several: `every_result(call, arrays, result types)`."""
 

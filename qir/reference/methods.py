@@ -320,12 +320,14 @@ def nearest_by_step(call: MethodCall, arrays: Mapping[str, Integers]) -> Integer
 
 
 METHODS: Mapping[str, PluginMethod] = {
-    "fma_sum": PluginMethod(fma_sum, ("add",), slots=("a", "b")),
-    "scaled_product": PluginMethod(scaled_product, ("mul",), slots=("a", "b")),
+    "fma_sum": PluginMethod(fma_sum, ("add",), slots=("a", "b"), pointwise=True),
+    "scaled_product": PluginMethod(scaled_product, ("mul",), slots=("a", "b"), pointwise=True),
     "logistic_table": PluginMethod(
-        logistic_table, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",)
+        logistic_table, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",), pointwise=True
     ),
-    "recode": PluginMethod(recode, ("requantize",), reads=("quantize", "dequantize"), slots=("x",)),
+    "recode": PluginMethod(
+        recode, ("requantize",), reads=("quantize", "dequantize"), slots=("x",), pointwise=True
+    ),
     "recode_all": PluginMethod(
         recode_all, ("concat",), reads=("quantize", "dequantize"), slots=("xs",), attrs=("axis",)
     ),
@@ -373,6 +375,12 @@ def applies_relu(rule: Rule) -> bool:
     """Returns whether the method that a rule names sees to a relu that follows."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.tails
+
+
+def is_pointwise(name: str) -> bool:
+    """Returns whether a method computes each element by itself, wherever it is."""
+    method = plugin_method(name)
+    return name == "reals" or (method is not None and method.pointwise)
 
 
 @np.errstate(all="ignore")

@@ -207,7 +207,9 @@ METHODS: Mapping[str, PluginMethod] = {
     "fixed_total": PluginMethod(
         fixed_total, ("reduce_sum",), reads=("requant",), slots=("x",), attrs=("axes", "keep")
     ),
-    "fixed_slope": PluginMethod(fixed_slope, ("prelu",), reads=("requant",), slots=("x", "slope")),
+    "fixed_slope": PluginMethod(
+        fixed_slope, ("prelu",), reads=("requant",), slots=("x", "slope"), pointwise=True
+    ),
     "logistic_between": PluginMethod(
         logistic_between, ("sigmoid",), slots=("x",), params={"newton": FLAG}
     ),

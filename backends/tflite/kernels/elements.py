@@ -345,33 +345,35 @@ def between(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
 
 _COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 METHODS: Mapping[str, PluginMethod] = {
-    "fixed_abs": PluginMethod(fixed_abs, ("abs",), reads=("requant",), slots=("x",)),
+    "fixed_abs": PluginMethod(
+        fixed_abs, ("abs",), reads=("requant",), slots=("x",), pointwise=True
+    ),
     "fixed_clip": PluginMethod(
-        fixed_clip, ("clip",), reads=("requant",), slots=("x",), attrs=("min", "max")
-    ),
-    "fixed_relu": PluginMethod(fixed_relu, ("relu",), reads=("requant",), slots=("x",)),
-    "fixed_compare": PluginMethod(
-        fixed_compare,
-        _COMPARISONS,
+        fixed_clip,
+        ("clip",),
         reads=("requant",),
-        reals=True,
+        slots=("x",),
+        attrs=("min", "max"),
+        pointwise=True,
     ),
-    "code_compare": PluginMethod(
-        code_compare,
-        _COMPARISONS,
-        reals=True,
+    "fixed_relu": PluginMethod(
+        fixed_relu, ("relu",), reads=("requant",), slots=("x",), pointwise=True
     ),
+    "fixed_compare": PluginMethod(
+        fixed_compare, _COMPARISONS, reads=("requant",), reals=True, pointwise=True
+    ),
+    "code_compare": PluginMethod(code_compare, _COMPARISONS, reals=True, pointwise=True),
     "fixed_square": PluginMethod(
-        fixed_square, ("squared_difference",), reads=("requant",), slots=("a", "b")
+        fixed_square, ("squared_difference",), reads=("requant",), slots=("a", "b"), pointwise=True
     ),
-    "cut_root": PluginMethod(cut_root, ("sqrt",), slots=("x",)),
-    "fixed_quotient": PluginMethod(fixed_quotient, ("div",), slots=("a", "b")),
+    "cut_root": PluginMethod(cut_root, ("sqrt",), slots=("x",), pointwise=True),
+    "fixed_quotient": PluginMethod(fixed_quotient, ("div",), slots=("a", "b"), pointwise=True),
     "fixed_powers": PluginMethod(
         fixed_powers, ("reduce_prod",), slots=("x",), attrs=("axes", "keep")
     ),
     "between": PluginMethod(between, ("exp", "log", "rsqrt", "gelu", "elu")),
     "each_code": PluginMethod(
-        each_code, ("exp", "log", "elu", "gelu"), reads=("quantize", "dequantize")
+        each_code, ("exp", "log", "elu", "gelu"), reads=("quantize", "dequantize"), pointwise=True
     ),
     "unshifted": PluginMethod(
         unshifted, ("matmul",), reads=("acc", "bias", "requant", "stage"), params={"apart": FLAG}

@@ -255,7 +255,7 @@ METHODS: Mapping[str, PluginMethod] = {
         l2_normalize_fixed_point, ("lp_normalize",), slots=("x",), attrs=("axis", "p")
     ),
     "fixed_inverse_root": PluginMethod(
-        rsqrt_fixed_point, ("rsqrt",), reads=("requant",), slots=("x",)
+        rsqrt_fixed_point, ("rsqrt",), reads=("requant",), slots=("x",), pointwise=True
     ),
 }
 """The methods of this module, by the name that profiles use."""

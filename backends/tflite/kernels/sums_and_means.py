@@ -496,21 +496,37 @@ METHODS: Mapping[str, PluginMethod] = {
         reads=("requant",),
         slots=("a", "b"),
         params={"sign": Param((1, -1)), "once": FLAG},
+        pointwise=True,
     ),
     "aligned_sum": PluginMethod(
-        aligned_sum, ("add", "sub"), slots=("a", "b"), params={"sign": Param((1, -1))}
+        aligned_sum,
+        ("add", "sub"),
+        slots=("a", "b"),
+        params={"sign": Param((1, -1))},
+        pointwise=True,
     ),
-    "fixed_product": PluginMethod(fixed_product, ("mul",), reads=("requant",), slots=("a", "b")),
-    "fixed_recode": PluginMethod(fixed_recode, ("requantize",), reads=("requant",), slots=("x",)),
+    "fixed_product": PluginMethod(
+        fixed_product, ("mul",), reads=("requant",), slots=("a", "b"), pointwise=True
+    ),
+    "fixed_recode": PluginMethod(
+        fixed_recode, ("requantize",), reads=("requant",), slots=("x",), pointwise=True
+    ),
     "fixed_leaky_relu": PluginMethod(
-        fixed_leaky_relu, ("leaky_relu",), reads=("requant",), slots=("x",), attrs=("alpha",)
+        fixed_leaky_relu,
+        ("leaky_relu",),
+        reads=("requant",),
+        slots=("x",),
+        attrs=("alpha",),
+        pointwise=True,
     ),
     "short_leaky_relu": PluginMethod(
         short_leaky_relu, ("leaky_relu",), slots=("x",), attrs=("alpha",)
     ),
-    "fixed_hard_swish": PluginMethod(fixed_hard_swish, ("hard_swish",), slots=("x",)),
+    "fixed_hard_swish": PluginMethod(
+        fixed_hard_swish, ("hard_swish",), slots=("x",), pointwise=True
+    ),
     "logistic_steps": PluginMethod(
-        logistic_steps, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",)
+        logistic_steps, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",), pointwise=True
     ),
     "share_table": PluginMethod(share_table, ("softmax",), slots=("x",), attrs=("axis",)),
     "mean_away": PluginMethod(

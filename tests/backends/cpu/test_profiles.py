@@ -27,12 +27,15 @@ def test_a_graph_of_onnxruntimes_profile_runs_on_kernels() -> None:
 
 
 def test_a_profile_that_computes_otherwise_is_run_by_the_reference() -> None:
-    text = 'name = "odd"\nextends = "native"\n[[rule]]\nop = "mul"\nmethod = "reals"\n'
+    text = 'name = "odd"\nextends = "native"\n[[rule]]\nop = "softmax"\nmethod = "reals"\n'
     odd = parser.parse(text, "odd.toml", profiles.profile)
     with override_profile(odd):
-        graph = parse(TEXT.format(profile="odd"))
+        graph = parse(
+            "graph main as odd {\n%x = input() : 2x3x!quant.uniform<u8:f32, 0.5>\n"
+            "%y = softmax(%x) : 2x3x!quant.uniform<u8:f32, 0.004>\noutput(y=%y)\n}"
+        )
         compiled = CpuTarget().compile(graph)
         (row,) = compiled.fallbacks
         assert row.reason == "profile odd computes it otherwise: method"
         x = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        assert np.array_equal(compiled(x=x, z=x)["y"], run(graph, {"x": x, "z": x})["y"])
+        assert np.array_equal(compiled(x=x)["y"], run(graph, {"x": x})["y"])
