@@ -1,12 +1,9 @@
 #include "isa.h"
 
 const struct qir_isa_name qir_isa_names[] = {
-    {"avx512vbmi", QIR_ISA_AVX512VBMI, 0},
-    {"avx512vnni", QIR_ISA_AVX512VNNI, 0},
-    {"avx512", QIR_ISA_AVX512, 0},
-    {"avxvnni_evex", QIR_ISA_AVXVNNI_EVEX, 1},
-    {"avxvnni", QIR_ISA_AVXVNNI, 1},
-    {"avx2", QIR_ISA_AVX2, 0},
+    {"avx512vbmi", QIR_ISA_AVX512VBMI, 0}, {"avx512vnni", QIR_ISA_AVX512VNNI, 0},
+    {"avx512", QIR_ISA_AVX512, 0},         {"avxvnni_evex", QIR_ISA_AVXVNNI_EVEX, 1},
+    {"avxvnni", QIR_ISA_AVXVNNI, 1},       {"avx2", QIR_ISA_AVX2, 0},
     {"scalar", QIR_ISA_SCALAR, 0},
 };
 const size_t qir_isa_name_count = sizeof qir_isa_names / sizeof *qir_isa_names;

@@ -14,11 +14,11 @@
 
 enum qir_isa {
   QIR_ISA_SCALAR = 0,
-  QIR_ISA_AVX2 = 1 << 0,       /* with FMA */
-  QIR_ISA_AVX512VNNI = 1 << 1, /* beside QIR_ISA_AVX512 */
-  QIR_ISA_AVX512VBMI = 1 << 2, /* beside QIR_ISA_AVX512 */
-  QIR_ISA_AVX512 = 1 << 3,     /* F, DQ, BW and VL, with FMA */
-  QIR_ISA_AVXVNNI = 1 << 4,    /* 256 bits, beside QIR_ISA_AVX2 */
+  QIR_ISA_AVX2 = 1 << 0,         /* with FMA */
+  QIR_ISA_AVX512VNNI = 1 << 1,   /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512VBMI = 1 << 2,   /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512 = 1 << 3,       /* F, DQ, BW and VL, with FMA */
+  QIR_ISA_AVXVNNI = 1 << 4,      /* 256 bits, beside QIR_ISA_AVX2 */
   QIR_ISA_AVXVNNI_EVEX = 1 << 5, /* the same by QIR_ISA_AVX512VNNI */
 };
 
