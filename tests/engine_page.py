@@ -18,7 +18,7 @@ from qir.backends.cpu import (
     normalizations,
     recurrent,
 )
-from qir.backends.cpu.program import BYTE_KINDS, VECTOR_KINDS
+from qir.backends.cpu.program import kernel_sets
 from qir.backends.cpu.program_file import STEPS
 from qir.ir.ops import OPS
 from qir.ir.ops.graph import STATED_TYPE_OPS
@@ -109,10 +109,8 @@ MIXED_OPS = frozenset(
 
 def sets(step: str) -> str:
     """Returns the instruction sets of a step's kernels."""
-    if step in BYTE_KINDS:
-        return "avx512vbmi, avx512vnni, avx2, scalar"
-    vector = step in VECTOR_KINDS or step == "float_unary"
-    return "avx512vnni, avx2, scalar" if vector else "scalar"
+    of_unary = f"float_{_cpu.UNARY[0]}"
+    return ", ".join(kernel_sets(of_unary if step == "float_unary" else step))
 
 
 def elements(step: str) -> str:

@@ -22,15 +22,11 @@ from .program_file import External, ProgramListing, recorded_steps
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
+PRODUCT_KINDS = frozenset({"conv2d", "depthwise", "grouped", "linear", "dynamic_linear", "matmul"})
+"""Kinds of steps whose kernels multiply bytes."""
 VECTOR_KINDS = frozenset(
     {
         "code_means",
-        "conv2d",
-        "depthwise",
-        "grouped",
-        "linear",
-        "dynamic_linear",
-        "matmul",
         "softmax",
         "real_softmax",
         "layer_norm",
@@ -57,9 +53,19 @@ VECTOR_KINDS = frozenset(
     }
     | {f"float_{op}" for op in _cpu.UNARY}
 )
-"""Kinds of steps with a kernel for each instruction set."""
+"""Kinds of steps whose kernels multiply no bytes."""
 BYTE_KINDS = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
-"""Kinds of steps with a kernel for each instruction set, and one for AVX512-VBMI as well."""
+"""Kinds of steps of which some read tables of bytes."""
+X86_PRODUCTS = ("avx512vnni", "avx512", "avxvnni_evex", "avxvnni", "avx2")
+FLOAT_KINDS = frozenset(kind for kind in VECTOR_KINDS if kind.startswith("float_"))
+KERNEL_SETS = {
+    frozenset({"depthwise", "grouped"}): (*X86_PRODUCTS, "neondot", "scalar"),
+    PRODUCT_KINDS: (*X86_PRODUCTS, "neondot", "neon", "scalar"),
+    FLOAT_KINDS: ("avx512", "avx2", "neon", "scalar"),
+    VECTOR_KINDS: ("avx512", "avx2", "scalar"),
+    BYTE_KINDS: ("avx512vbmi", "avx512", "avx2", "neon", "scalar"),
+}
+"""The instruction sets that kernels exist for, best first; the first row of a kind counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +178,18 @@ class Program:
         ]
 
 
+def kernel_sets(kind: str) -> tuple[str, ...]:
+    """Returns the instruction sets that a kind of step has kernels for, best first."""
+    # All others are plain C, the same on every processor.
+    return next((sets for kinds, sets in KERNEL_SETS.items() if kind in kinds), ("scalar",))
+
+
 def kernel_isa(kind: str, cap: str | None) -> str:
     """Returns the instruction set of the kernel that computes a step; `cap` limits it."""
     if kind == "call":
         return "python"
-    # All others are plain C, the same on every processor.
-    if kind not in VECTOR_KINDS | BYTE_KINDS:
-        return "scalar"
-    # _cpu.isa() lists what this processor has, the widest first.
-    known = _cpu.isa()
-    allowed = known[known.index(cap) if cap else 0 :]
-    return next(i for i in allowed if kind in BYTE_KINDS or i != "avx512vbmi")
+    allowed = _cpu.isa(cap)
+    return next(isa for isa in kernel_sets(kind) if isa in allowed)
 
 
 def _touched_bytes(step: PendingStep) -> int:

@@ -76,7 +76,7 @@ def _checked_threads(threads: int | None, isa: str | None) -> int:
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; it takes 1 or more")
     try:
-        known, threads = _cpu.isa(), threads or _cpu.default_threads()
+        known, threads = _cpu.caps(), threads or _cpu.default_threads()
     except _cpu.SettingError as error:
         raise UsageError(str(error)) from None
     if isa is not None and isa not in known:

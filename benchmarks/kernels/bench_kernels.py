@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import networks
 import peak
 
-from qir._kernels._cpu import Plan, isa
+from qir._kernels._cpu import Plan, caps, isa
 
 LAYERS = {  # height, width, channels, output channels, window, stride, groups
     "product 784x512x128": (28, 28, 128, 512, 1, 1, 1),
@@ -124,7 +124,7 @@ def measured_peaks(threads: int) -> Peaks:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--isa", choices=isa(), action="append")
+    parser.add_argument("--isa", choices=caps(), action="append")
     parser.add_argument("--profile", action="store_true", help="the slowest steps of each network")
     parser.add_argument("--peak", action="store_true", help="shares of what the cores can do")
     options = parser.parse_args()

@@ -7,6 +7,7 @@ cdef extern from "isa.h" nogil:
     cdef struct qir_isa_name:
         const char *name
         uint32_t bit
+        int asked
     const qir_isa_name qir_isa_names[]
     const size_t qir_isa_name_count
     uint32_t qir_isa_detect()

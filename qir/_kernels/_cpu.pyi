@@ -46,8 +46,16 @@ REALS: tuple[str, ...]
 def cpu_features() -> list[str]:
     """The instruction sets this processor and system allow, of those that QIR knows."""
 
-def isa() -> list[str]:
-    """The instruction sets in use, best first, to scalar; QIR_ISA in the environment caps them.
+def isa(cap: str | None = None) -> list[str]:
+    """The instruction sets in use, best first, to scalar; QIR_ISA in the environment caps them, and
+    `cap` where it is given.
+
+    Raises SettingError where QIR_ISA is the name of none, ValueError where `cap` is.
+    """
+
+def caps() -> list[str]:
+    """The names that cap something here, best first: sets that QIR_ISA allows, also those that are
+    used only where they are named.
 
     Raises SettingError where QIR_ISA is the name of none.
     """

@@ -29,7 +29,7 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-__all__ = ["EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "checksum",
+__all__ = ["EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "caps", "checksum",
            "cpu_features", "default_threads", "isa"]
 
 EXTERNAL = -1
@@ -42,6 +42,7 @@ REALS = ("add", "sub", "mul", "div")  # as enum qir_real has them
 SETS = InstructionSets(
     {qir_isa_names[i].name.decode(): qir_isa_names[i].bit for i in range(qir_isa_name_count)},
     qir_isa_detect(),
+    {qir_isa_names[i].name.decode() for i in range(qir_isa_name_count) if qir_isa_names[i].asked},
 )
 
 
@@ -49,8 +50,12 @@ def cpu_features():
     return SETS.names(SETS.detected)
 
 
-def isa():
-    return SETS.names(SETS.allowed())
+def isa(cap=None):
+    return SETS.names(SETS.allowed(cap))
+
+
+def caps():
+    return SETS.caps()
 
 
 class DataFault(ValueError):

@@ -1,7 +1,7 @@
 """What the environment says about running."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,8 @@ class InstructionSets:
     bits: Mapping[str, int]
     """The bits that each needs, best first."""
     detected: int
+    asked: Set[str]
+    """Those that are used only where QIR_ISA or a cap names them."""
 
     def names(self, bits: int) -> list[str]:
         """Returns the names of the instruction sets that `bits` allow, best first."""
@@ -38,8 +40,17 @@ class InstructionSets:
 
     def allowed(self, cap: str | None = None) -> int:
         """Returns the bits left by QIR_ISA, as it is now, and by `cap`, where one is given."""
-        allowed = self._capped(self.detected, best_isa(list(self.bits)))
-        return allowed if cap is None else self._capped(allowed, cap)
+        best = best_isa(list(self.bits))
+        allowed = self._capped(self.detected, best)
+        if cap is not None:
+            allowed = self._capped(allowed, cap)
+        for name in self.asked - {best, cap}:
+            allowed &= ~self.bits[name]
+        return allowed
+
+    def caps(self) -> list[str]:
+        """Returns the names that `cap` may be here, best first."""
+        return self.names(self._capped(self.detected, best_isa(list(self.bits))))
 
     def _capped(self, bits: int, name: str) -> int:
         """Returns the bits that are left when nothing better than `name` may be used."""

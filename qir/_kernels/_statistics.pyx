@@ -39,10 +39,13 @@ cdef extern from "statistics/tally.h":
 
 BINS = QIR_TALLY_BINS
 ISAS = ("scalar", "avx2", "avx512")[: qir_tally_isa_best() + 1]
-# QIR_ISA caps what is used; a name that is not in the table caps nothing here.
+# QIR_ISA caps what is used; a name that is in no table caps nothing here.
+CAPS = {"avxvnni": "avx2", "avxvnni_evex": "avx2"}
 cdef int DEFAULT_ISA = qir_tally_isa_best()
-if os.environ.get("QIR_ISA") in ISAS:
-    DEFAULT_ISA = ISAS.index(os.environ["QIR_ISA"])
+cap = os.environ.get("QIR_ISA")
+cap = CAPS.get(cap, cap)
+if cap in ISAS:
+    DEFAULT_ISA = ISAS.index(cap)
 
 
 cdef class Tally:

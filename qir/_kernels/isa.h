@@ -14,17 +14,21 @@
 
 enum qir_isa {
   QIR_ISA_SCALAR = 0,
-  QIR_ISA_AVX2 = 1 << 0,       /* with FMA */
-  QIR_ISA_AVX512VNNI = 1 << 1, /* F, DQ, BW, VL and VNNI */
-  QIR_ISA_AVX512VBMI = 1 << 2,
-  QIR_ISA_NEON = 1 << 16,    /* of every 64-bit Arm processor */
-  QIR_ISA_NEONDOT = 1 << 17, /* dot products of signed bytes: SDOT */
+  QIR_ISA_AVX2 = 1 << 0,         /* with FMA */
+  QIR_ISA_AVX512VNNI = 1 << 1,   /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512VBMI = 1 << 2,   /* beside QIR_ISA_AVX512 */
+  QIR_ISA_AVX512 = 1 << 3,       /* F, DQ, BW and VL, with FMA */
+  QIR_ISA_AVXVNNI = 1 << 4,      /* 256 bits, beside QIR_ISA_AVX2 */
+  QIR_ISA_AVXVNNI_EVEX = 1 << 5, /* the same by QIR_ISA_AVX512VNNI */
+  QIR_ISA_NEON = 1 << 16,        /* of every 64-bit Arm processor */
+  QIR_ISA_NEONDOT = 1 << 17,     /* SDOT: products of signed bytes, beside QIR_ISA_NEON */
 };
 
 /* A set of instructions by the name that QIR_ISA and the tests give it. */
 struct qir_isa_name {
   const char *name;
   uint32_t bit;
+  int asked; /* used where it is asked for by name alone */
 };
 
 /* Best first; the last is scalar, whose bit is zero. */
@@ -55,6 +59,8 @@ uint32_t qir_isa_detect(void);
 #define QIR_TARGET_BEGIN(names) _Pragma("GCC push_options") QIR_PRAGMA(GCC target(names))
 #define QIR_TARGET_END _Pragma("GCC pop_options")
 #endif
+
+#define QIR_INLINE static inline __attribute__((always_inline))
 
 /* The first row of a table of kernels, best first, that `isa` allows; the last row always does. */
 #define QIR_SELECT(table, isa_bits)                       \

@@ -6,11 +6,10 @@
 #include "isa.h"
 #include "requant.h"
 
-#define QIR_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma"
+#define QIR_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,fma"
+#define QIR_AVX512VNNI_TARGET QIR_AVX512_TARGET ",avx512vnni"
 
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET)
-
-#define QIR_INLINE static inline __attribute__((always_inline))
 
 /* The first n lanes. */
 QIR_INLINE __mmask16 qir_avx512_first16(size_t n) {
@@ -57,6 +56,15 @@ QIR_INLINE __m512i qir_avx512_narrow64(__m512i i0, __m512i i1, __m512i i2, __m51
                                        const struct qir_avx512_code *c) {
   const __m512i a = _mm512_packs_epi32(i0, i1), b = _mm512_packs_epi32(i2, i3);
   return _mm512_packus_epi16(_mm512_adds_epi16(a, c->zero16), _mm512_adds_epi16(b, c->zero16));
+}
+
+/* Thirty-two floats, whose vectors have in each 128-bit lane four of eight, to bytes in order. */
+QIR_INLINE __m256i qir_avx512_encode32(__m512 r0, __m512 r1, const struct qir_avx512_code *c) {
+  const __m512i both = _mm512_packs_epi32(qir_avx512_round(r0, c), qir_avx512_round(r1, c));
+  const __m512i moved = _mm512_adds_epi16(both, c->zero16);
+  const __m256i bytes = _mm512_cvtusepi16_epi8(_mm512_max_epi16(moved, _mm512_setzero_si512()));
+  return _mm256_xor_si256(_mm256_max_epu8(bytes, _mm512_castsi512_si256(c->floor)),
+                          _mm512_castsi512_si256(c->flip));
 }
 
 /* Sixty-four floats to the bytes of their quantized values. */

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qir._kernels._cpu import EXTERNAL, Plan, isa
+from qir._kernels._cpu import EXTERNAL, Plan, caps
 
 CODES: dict[str, type[np.uint8 | np.int8]] = {"u8": np.uint8, "i8": np.int8}
 BOUNDS = {"u8": (0, 255), "i8": (-128, 127)}
-ISAS = isa()
+ISAS = caps()
 
 
 def one(

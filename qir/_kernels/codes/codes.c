@@ -6,9 +6,9 @@ static const struct {
   qir_decode_function decode[2];
 } table[] = {
 #if defined(QIR_X86)
-    {QIR_ISA_AVX512VNNI,
-     {qir_codes_encode_f32_avx512vnni, qir_codes_encode_f64_avx512vnni},
-     {qir_codes_decode_f32_avx512vnni, qir_codes_decode_f64_avx512vnni}},
+    {QIR_ISA_AVX512,
+     {qir_codes_encode_f32_avx512, qir_codes_encode_f64_avx512},
+     {qir_codes_decode_f32_avx512, qir_codes_decode_f64_avx512}},
     {QIR_ISA_AVX2,
      {qir_codes_encode_f32_avx2, qir_codes_encode_f64_avx2},
      {qir_codes_decode_f32_avx2, qir_codes_decode_f64_avx2}},

@@ -79,7 +79,7 @@ typedef void (*qir_decode_function)(const struct qir_decode *how, const void *co
 QIR_CODES_DECLARE(scalar)
 #if defined(QIR_X86)
 QIR_CODES_DECLARE(avx2)
-QIR_CODES_DECLARE(avx512vnni)
+QIR_CODES_DECLARE(avx512)
 #endif
 
 /* Codes of all rows, computed in float or double; says whether there was a NaN. */

@@ -5,59 +5,56 @@
 
 QIR_TARGET_BEGIN("avx2,fma")
 
-enum { BLOCK = 16, LANES = 2 };
+enum { WORDS = 8, LANES = 2, VECTORS = 2 };
+#define VEC __m256i
+#define LOAD(from) _mm256_loadu_si256((const __m256i *)(from))
+#define DOT(sum, left, right) (sum = _mm256_add_epi32(sum, _mm256_madd_epi16(left, right)))
+#define DOT_FROM(sum, left, right) DOT(sum, left, LOAD(right))
+#define PAIRS(sum, left, right) \
+  (sum = _mm256_add_epi32(sum, saturated(_mm256_madd_epi16(left, right))))
+#define QIR_NAME qir_depthwise_avx2
 
-/* Sixteen codes of a tap as unsigned 16-bit numbers. */
-static inline __m256i load(const uint8_t *x, size_t n, __m128i flip) {
-  __m128i bytes;
-  if (n >= BLOCK) {
-    bytes = _mm_loadu_si128((const __m128i *)x);
-  } else {
-    uint8_t tail[BLOCK] = {0};
-    memcpy(tail, x, n);
-    bytes = _mm_loadu_si128((const __m128i *)tail);
-  }
-  return _mm256_cvtepu8_epi16(_mm_xor_si128(bytes, flip));
-}
-
-/* Sums of two products each, as 16 bits hold them if `pairs` is set. */
-static inline __m256i products(__m256i x, const __m256i *w, int pairs) {
-  const __m256i sums = _mm256_madd_epi16(x, _mm256_loadu_si256(w));
-  if (!pairs) return sums;
-  return _mm256_min_epi32(_mm256_max_epi32(sums, _mm256_set1_epi32(INT16_MIN)),
+QIR_INLINE __m256i saturated(__m256i sum) {
+  return _mm256_min_epi32(_mm256_max_epi32(sum, _mm256_set1_epi32(INT16_MIN)),
                           _mm256_set1_epi32(INT16_MAX));
 }
 
-static inline void pixel(const struct qir_depthwise_run *run, size_t ox, size_t c, __m128i flip) {
-  const size_t left = qir_depthwise_left(run, c);
-  const int16_t *w = (const int16_t *)run->weights + c * run->groups * LANES;
-  const uint8_t *const *taps = run->taps;
-  const size_t at = ox * run->step + c;
-  __m256i low = _mm256_loadu_si256((const __m256i *)(run->bias + c));
-  __m256i high = _mm256_loadu_si256((const __m256i *)(run->bias + c + 8));
-  for (size_t g = 0; g < run->groups; ++g, taps += LANES, w += BLOCK * LANES) {
-    const __m256i a = load(taps[0] + at, left, flip), b = load(taps[1] + at, left, flip);
-    const __m256i *right = (const __m256i *)w;
-    low = _mm256_add_epi32(low, products(_mm256_unpacklo_epi16(a, b), right, run->pairs));
-    high = _mm256_add_epi32(high, products(_mm256_unpackhi_epi16(a, b), right + 1, run->pairs));
-  }
-  const __m256 p = _mm256_mul_ps(_mm256_cvtepi32_ps(low), _mm256_loadu_ps(run->multiplier + c));
-  const __m256 q =
-      _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_loadu_ps(run->multiplier + c + 8));
-  const __m256 first = _mm256_permute2f128_ps(p, q, 0x20);
-  const __m256 second = _mm256_permute2f128_ps(p, q, 0x31);
-  const size_t to = ox * run->channels + c;
-  if (run->to_float)
-    qir_avx2_store_f32((float *)run->y + to, first, second, left);
-  else
-    qir_avx2_store_codes((uint8_t *)run->y + to, first, second, &run->code, left);
+QIR_INLINE __m256i widened(const uint8_t *x, size_t n, uint8_t flip) {
+  return _mm256_cvtepu8_epi16(
+      _mm_xor_si128(qir_avx2_load_first16(x, n), _mm_set1_epi8((char)flip)));
 }
 
-void qir_depthwise_avx2(const struct qir_depthwise_run *run) {
-  const __m128i flip = _mm_set1_epi8((char)run->x_flip);
-  for (size_t ox = 0; ox < run->width; ++ox)
-    for (size_t c = 0; c < run->channels; c += BLOCK) pixel(run, ox, c, flip);
+QIR_INLINE void gather(const uint8_t *const *taps, size_t at, size_t n, uint8_t flip,
+                       __m256i x[VECTORS]) {
+  const __m256i a = widened(taps[0] + at, n, flip), b = widened(taps[1] + at, n, flip);
+  x[0] = _mm256_unpacklo_epi16(a, b);
+  x[1] = _mm256_unpackhi_epi16(a, b);
 }
+
+QIR_INLINE void finish(const struct qir_depthwise_run *run, size_t at, size_t c, size_t n,
+                       const __m256i sums[VECTORS]) {
+  const float *multiplier = run->multiplier + c;
+  const __m256 p = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[0]), _mm256_loadu_ps(multiplier));
+  const __m256 q = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[1]), _mm256_loadu_ps(multiplier + WORDS));
+  const __m256 first = _mm256_permute2f128_ps(p, q, 0x20);
+  const __m256 second = _mm256_permute2f128_ps(p, q, 0x31);
+  if (run->to_float)
+    qir_avx2_store_f32((float *)run->y + at, first, second, n);
+  else
+    qir_avx2_store_codes((uint8_t *)run->y + at, first, second, &run->code, n);
+}
+
+QIR_INLINE void column(const uint8_t *const *lines, size_t n, uint8_t flip,
+                       __m256i x[2 * VECTORS]) {
+  const __m256i c = widened(lines[2], n, flip), zero = _mm256_setzero_si256();
+  gather(lines, 0, n, flip, x);
+  x[2] = _mm256_unpacklo_epi16(c, zero);
+  x[3] = _mm256_unpackhi_epi16(c, zero);
+}
+
+#include "body.h"
+/* after what it uses */
+#include "slides.h"
 
 QIR_TARGET_END
 #endif

@@ -3,7 +3,7 @@
 #if defined(QIR_X86)
 #include "x86_avx512.h"
 
-QIR_TARGET_BEGIN(QIR_AVX512_TARGET)
+QIR_TARGET_BEGIN(QIR_AVX512VNNI_TARGET)
 
 enum { BLOCK = 64, LANES = 4 };
 

@@ -9,7 +9,7 @@ static const struct {
   qir_epilogue_fn run;
 } table[] = {
 #if defined(QIR_X86)
-    {QIR_ISA_AVX512VNNI, qir_epilogue_avx512vnni},
+    {QIR_ISA_AVX512, qir_epilogue_avx512},
     {QIR_ISA_AVX2, qir_epilogue_avx2},
 #endif
     {QIR_ISA_SCALAR, qir_epilogue_scalar},

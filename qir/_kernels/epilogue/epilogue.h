@@ -61,7 +61,7 @@ typedef void (*qir_epilogue_fn)(const struct qir_epilogue *how,
 void qir_epilogue_scalar(const struct qir_epilogue *how, const struct qir_epilogue_rows *rows);
 #if defined(QIR_X86)
 void qir_epilogue_avx2(const struct qir_epilogue *how, const struct qir_epilogue_rows *rows);
-void qir_epilogue_avx512vnni(const struct qir_epilogue *how, const struct qir_epilogue_rows *rows);
+void qir_epilogue_avx512(const struct qir_epilogue *how, const struct qir_epilogue_rows *rows);
 #endif
 
 /* The best that `isa` allows; all give the same bits. */

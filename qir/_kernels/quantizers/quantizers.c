@@ -5,7 +5,7 @@ static const struct {
   qir_quantizer_fn run;
 } table[] = {
 #if defined(QIR_X86)
-    {QIR_ISA_AVX512VNNI, qir_quantizer_avx512vnni},
+    {QIR_ISA_AVX512, qir_quantizer_avx512},
     {QIR_ISA_AVX2, qir_quantizer_avx2},
 #endif
     {QIR_ISA_SCALAR, qir_quantizer_scalar},

@@ -33,7 +33,7 @@ typedef int (*qir_quantizer_fn)(const struct qir_quantizer *how, const float *x,
 int qir_quantizer_scalar(const struct qir_quantizer *, const float *, uint8_t *, size_t);
 #if defined(QIR_X86)
 int qir_quantizer_avx2(const struct qir_quantizer *, const float *, uint8_t *, size_t);
-int qir_quantizer_avx512vnni(const struct qir_quantizer *, const float *, uint8_t *, size_t);
+int qir_quantizer_avx512(const struct qir_quantizer *, const float *, uint8_t *, size_t);
 #endif
 
 /* Makes a step; 0 if there is no memory. `fault` is where it says that it met a NaN. */

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qir._kernels._cpu import isa
+from qir._kernels._cpu import caps
 from qir.backends.cpu import CpuTarget
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8, DType
@@ -22,7 +22,7 @@ from qir.reference import interpreter
 from . import naive
 from .nets import Net
 
-ISAS = isa()
+ISAS = caps()
 
 
 def agrees(net: Net, graph: Graph, where: str = "", **options: Any) -> None:

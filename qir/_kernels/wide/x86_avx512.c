@@ -6,7 +6,7 @@
 
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
 
-#define QIR_NAME(op) qir_wide_##op##_avx512vnni
+#define QIR_NAME(op) qir_wide_##op##_avx512
 #define QIR_PART 32
 #include "body.h"
 

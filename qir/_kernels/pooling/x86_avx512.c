@@ -1,13 +1,13 @@
-#include "quantizers.h"
+#include "pooling.h"
 
 #if defined(QIR_X86)
-#include <math.h>
+#include <string.h>
 
 #include "x86_avx512.h"
 
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
 
-#define QIR_QUANTIZER_NAME qir_quantizer_avx512vnni
+#define QIR_NAME(op) qir_pooling_##op##_avx512
 #include "body.h"
 
 QIR_TARGET_END

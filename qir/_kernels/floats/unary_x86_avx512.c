@@ -1,4 +1,4 @@
-#include "elementwise.h"
+#include "unary.h"
 
 #if defined(QIR_X86)
 #include <math.h>
@@ -7,7 +7,7 @@
 
 QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
 
-#define QIR_NAME(op) qir_elementwise_##op##_avx512vnni
+#define QIR_NAME(op) qir_unary_##op##_avx512
 #include "body.h"
 
 QIR_TARGET_END

@@ -37,7 +37,7 @@ TILES(2, 8, 4, 2)
 TILES(3, 8, 4, 2)
 TILES(4, 6, 4, 2)
 
-void qir_sgemm_avx512vnni(const struct qir_sgemm_block *b) {
+void qir_sgemm_avx512(const struct qir_sgemm_block *b) {
   switch (b->width / NR) {
     case 1: panel_1(b); break;
     case 2: panel_2(b); break;
@@ -50,11 +50,11 @@ PLANES
 
 LINES
 
-void qir_unfold_avx512vnni(const struct qir_unfold *how, float *panel) { any_unfold(how, panel); }
+void qir_unfold_avx512(const struct qir_unfold *how, float *panel) { any_unfold(how, panel); }
 
-void qir_plane_avx512vnni(const struct qir_plane *how, float *y) { any_plane(how, y); }
+void qir_plane_avx512(const struct qir_plane *how, float *y) { any_plane(how, y); }
 
-void qir_lines_avx512vnni(const struct qir_lines *how, float *y) { any_lines(how, y); }
+void qir_lines_avx512(const struct qir_lines *how, float *y) { any_lines(how, y); }
 
 QIR_TARGET_END
 #endif

@@ -1,0 +1,14 @@
+#include "gemm.h"
+
+#if defined(QIR_X86)
+#include "x86_avxvnni.h"
+
+QIR_TARGET_BEGIN(QIR_AVXVNNI_TARGET)
+
+enum { KR = 4 };
+#define DOT(sum, left, right) QIR_DPBUSD_VEX(sum, left, right)
+#define QIR_NAME qir_gemm_avxvnni
+#include "x86_256.h"
+
+QIR_TARGET_END
+#endif

@@ -1,0 +1,14 @@
+#include "grouped.h"
+
+#if defined(QIR_X86)
+#include "x86_avxvnni.h"
+
+QIR_TARGET_BEGIN(QIR_AVXVNNI_EVEX_TARGET)
+
+#define DOT QIR_DPBUSD_EVEX
+#define QIR_NAME qir_grouped_avxvnni_evex
+#define QIR_COPY qir_grouped_avxvnni_evex_copy
+#include "x86_256_bytes.h"
+
+QIR_TARGET_END
+#endif
