@@ -56,12 +56,16 @@ VECTOR_KINDS = frozenset(
 """Kinds of steps whose kernels multiply no bytes."""
 BYTE_KINDS = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
 """Kinds of steps of which some read tables of bytes."""
+X86_PRODUCTS = ("avx512vnni", "avx512", "avxvnni_evex", "avxvnni", "avx2")
+FLOAT_KINDS = frozenset(kind for kind in VECTOR_KINDS if kind.startswith("float_"))
 KERNEL_SETS = {
-    PRODUCT_KINDS: ("avx512vnni", "avx512", "avxvnni_evex", "avxvnni", "avx2", "scalar"),
+    frozenset({"depthwise", "grouped"}): (*X86_PRODUCTS, "neondot", "scalar"),
+    PRODUCT_KINDS: (*X86_PRODUCTS, "neondot", "neon", "scalar"),
+    FLOAT_KINDS: ("avx512", "avx2", "neon", "scalar"),
     VECTOR_KINDS: ("avx512", "avx2", "scalar"),
-    BYTE_KINDS: ("avx512vbmi", "avx512", "avx2", "scalar"),
+    BYTE_KINDS: ("avx512vbmi", "avx512", "avx2", "neon", "scalar"),
 }
-"""The instruction sets that kernels exist for, best first."""
+"""The instruction sets that kernels exist for, best first; the first row of a kind counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@
 #include "requant.h"
 
 #define QIR_NEONDOT_TARGET "arch=armv8.2-a+dotprod"
-#define QIR_INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
 /* What qir_encode needs, in registers. */

@@ -51,15 +51,24 @@ uint32_t qir_isa_detect(void) {
   if (has(c, 1)) isa |= QIR_ISA_AVX512VBMI;
   return isa;
 }
-#elif defined(QIR_ARM64) && defined(__linux__)
+#elif defined(QIR_ARM64)
+#if defined(__linux__)
 #include <sys/auxv.h>
 
-uint32_t qir_isa_detect(void) {
-  enum { DOT_PRODUCT = 1 << 20 /* HWCAP_ASIMDDP */ };
-  return QIR_ISA_NEON | (getauxval(AT_HWCAP) & DOT_PRODUCT ? QIR_ISA_NEONDOT : 0);
+static int has_dot_product(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static int has_dot_product(void) {
+  int has = 0;
+  size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, NULL, 0) == 0 && has;
 }
-#elif defined(QIR_ARM64)
-uint32_t qir_isa_detect(void) { return QIR_ISA_NEON; }
+#else
+static int has_dot_product(void) { return 0; }
+#endif
+
+uint32_t qir_isa_detect(void) { return QIR_ISA_NEON | (has_dot_product() ? QIR_ISA_NEONDOT : 0); }
 #else
 uint32_t qir_isa_detect(void) { return 0; }
 #endif

@@ -21,7 +21,7 @@ enum qir_isa {
   QIR_ISA_AVXVNNI = 1 << 4,      /* 256 bits, beside QIR_ISA_AVX2 */
   QIR_ISA_AVXVNNI_EVEX = 1 << 5, /* the same by QIR_ISA_AVX512VNNI */
   QIR_ISA_NEON = 1 << 16,        /* of every 64-bit Arm processor */
-  QIR_ISA_NEONDOT = 1 << 17,     /* dot products of signed bytes: SDOT */
+  QIR_ISA_NEONDOT = 1 << 17,     /* SDOT: products of signed bytes, beside QIR_ISA_NEON */
 };
 
 /* A set of instructions by the name that QIR_ISA and the tests give it. */

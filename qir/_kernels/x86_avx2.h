@@ -32,8 +32,7 @@ QIR_INLINE void qir_avx2_store_first16(uint8_t *y, __m128i bytes, size_t n) {
 }
 
 /* Sixteen reals to the bytes of their codes, in order. */
-QIR_INLINE __m128i qir_avx2_encode(__m256 a, __m256 b,
-                                                                     const struct qir_code *to) {
+QIR_INLINE __m128i qir_avx2_encode(__m256 a, __m256 b, const struct qir_code *to) {
   const __m256 low = _mm256_set1_ps((float)(to->low - to->zero));
   const __m256 high = _mm256_set1_ps((float)(to->high - to->zero));
   const __m256i zero = _mm256_set1_epi16((short)(to->zero + to->flip));
@@ -47,16 +46,13 @@ QIR_INLINE __m128i qir_avx2_encode(__m256 a, __m256 b,
 }
 
 /* Stores the first n of sixteen codes. */
-QIR_INLINE void qir_avx2_store_codes(uint8_t *y, __m256 a,
-                                                                       __m256 b,
-                                                                       const struct qir_code *to,
-                                                                       size_t n) {
+QIR_INLINE void qir_avx2_store_codes(uint8_t *y, __m256 a, __m256 b, const struct qir_code *to,
+                                     size_t n) {
   qir_avx2_store_first16(y, qir_avx2_encode(a, b, to), n);
 }
 
 /* Stores the first n of sixteen reals. */
-QIR_INLINE void qir_avx2_store_f32(float *y, __m256 a, __m256 b,
-                                                                     size_t n) {
+QIR_INLINE void qir_avx2_store_f32(float *y, __m256 a, __m256 b, size_t n) {
   float tail[16];
   _mm256_storeu_ps(tail, a);
   _mm256_storeu_ps(tail + 8, b);
@@ -64,9 +60,8 @@ QIR_INLINE void qir_avx2_store_f32(float *y, __m256 a, __m256 b,
 }
 
 /* Sixteen codes, of which the first n exist, as two vectors of reals. */
-QIR_INLINE void qir_avx2_load_codes(const uint8_t *x,
-                                                                      uint8_t flip, size_t n,
-                                                                      __m256 *a, __m256 *b) {
+QIR_INLINE void qir_avx2_load_codes(const uint8_t *x, uint8_t flip, size_t n, __m256 *a,
+                                    __m256 *b) {
   const __m128i bytes = qir_avx2_load_first16(x, n);
   if (flip) {
     *a = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
@@ -94,7 +89,8 @@ QIR_INLINE void qir_avx2_store_first32(uint8_t *y, __m256i bytes, size_t n) {
   if (n > 16) qir_avx2_store_first16(y + 16, _mm256_extracti128_si256(bytes, 1), n - 16);
 }
 
-/* Reals to the bytes of their codes: vector i holds in its lane l the numbers 16 l + 4 i onwards. */
+/* Reals to the bytes of their codes: vector i holds in its lane l the numbers 16 l + 4 i onwards.
+ */
 QIR_INLINE __m256i qir_avx2_encode32(const __m256 real[4], const struct qir_code *to) {
   const __m256 low = _mm256_set1_ps((float)(to->low - to->zero));
   const __m256 high = _mm256_set1_ps((float)(to->high - to->zero));

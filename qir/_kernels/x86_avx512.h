@@ -62,8 +62,7 @@ QIR_INLINE __m512i qir_avx512_narrow64(__m512i i0, __m512i i1, __m512i i2, __m51
 QIR_INLINE __m256i qir_avx512_encode32(__m512 r0, __m512 r1, const struct qir_avx512_code *c) {
   const __m512i both = _mm512_packs_epi32(qir_avx512_round(r0, c), qir_avx512_round(r1, c));
   const __m512i moved = _mm512_adds_epi16(both, c->zero16);
-  const __m256i bytes =
-      _mm512_cvtusepi16_epi8(_mm512_max_epi16(moved, _mm512_setzero_si512()));
+  const __m256i bytes = _mm512_cvtusepi16_epi8(_mm512_max_epi16(moved, _mm512_setzero_si512()));
   return _mm256_xor_si256(_mm256_max_epu8(bytes, _mm512_castsi512_si256(c->floor)),
                           _mm512_castsi512_si256(c->flip));
 }

@@ -17,4 +17,10 @@
 #define QIR_DPBUSD_EVEX(sum, left, right) \
   __asm__("%{evex%} vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right))
 
+/* The same with weights in memory. */
+#define QIR_DPBUSD_VEX_FROM(sum, left, right) \
+  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(left), "m"(*(const __m256i *)(right)))
+#define QIR_DPBUSD_EVEX_FROM(sum, left, right) \
+  __asm__("%{evex%} vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "m"(*(const __m256i *)(right)))
+
 #endif

@@ -8,15 +8,15 @@
  *   PAIRS(sum, left, right) the same where products of two values saturate in 16 bits
  *   gather(taps, at, n, flip, x)  puts the values of LANES taps of n channels in words
  *   finish(run, at, c, n, sums)   stores the sums of n channels
- *   QIR_NAME                the kernel
  */
 
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum { BLOCK = WORDS * VECTORS /* channels */, SIZE = WORDS * 4 /* bytes of a vector */ };
 
-/* The channels from c on of pixel ox, with taps that stay in the cache from pixel to pixel. */
-QIR_INLINE void pixel(const struct qir_depthwise_run *run, size_t ox, size_t c, size_t n, int pairs) {
+/* The n channels from c on of pixel ox. */
+QIR_INLINE void pixel(const struct qir_depthwise_run *run, size_t ox, size_t c, size_t n,
+                      int pairs) {
   const char *w = (const char *)run->weights + c * run->groups * 4;
   const uint8_t *const *taps = run->taps;
   const size_t at = ox * run->step + c;
@@ -25,15 +25,13 @@ QIR_INLINE void pixel(const struct qir_depthwise_run *run, size_t ox, size_t c, 
   for (size_t g = 0; g < run->groups; ++g, taps += LANES, w += VECTORS * SIZE) {
     VEC x[VECTORS];
     gather(taps, at, n, run->x_flip, x);
-    UNROLL for (int i = 0; i < VECTORS; ++i) if (pairs)
-        PAIRS(sums[i], x[i], LOAD(w + i * SIZE));
-    else
-        DOT(sums[i], x[i], LOAD(w + i * SIZE));
+    UNROLL for (int i = 0; i < VECTORS; ++i) if (pairs) PAIRS(sums[i], x[i], LOAD(w + i * SIZE));
+    else DOT(sums[i], x[i], LOAD(w + i * SIZE));
   }
   finish(run, ox * run->channels + c, c, n, sums);
 }
 
-void QIR_NAME(const struct qir_depthwise_run *any) {
+static void windows(const struct qir_depthwise_run *any) {
   const struct qir_depthwise_run run = *any; /* no store of a result can change it */
   for (size_t ox = 0; ox < run.width; ++ox)
     for (size_t c = 0; c < run.channels; c += BLOCK) {

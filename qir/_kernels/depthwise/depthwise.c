@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, borders) \
-  {#name, isa, name, block, vectors, lanes, widened, borders},
+#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, slides) \
+  {#name, isa, name, block, vectors, lanes, widened, slides},
 const struct qir_depthwise_kernel qir_depthwise_kernels[] = {
 #include "kernels.inc"
 };
@@ -166,7 +166,7 @@ static void find_inside(struct depthwise *v) {
 static void find_padding(struct depthwise *v) {
   const struct qir_conv_shape *s = &v->s;
   const size_t size = v->run.size, most = size / 2;
-  if (!v->kernel->borders || !size || s->dw != 1 || s->sw > 2 || s->pl > most || !s->ow) return;
+  if (!size || s->dw != 1 || s->sw > 2 || s->pl > most || !s->ow) return;
   const size_t columns = (s->ow - 1) * s->sw + size; /* that windows lie on, padding too */
   if (columns > s->pl + s->w + most) return;
   v->run.slides = s->sw;
@@ -180,12 +180,13 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
   const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5);
-  const size_t column =
-      square && k->lanes == 4 && !o->pairs ? qir_round_up(shape->kh, k->lanes) : 0;
+  const int slides = square && shape->kh <= k->slides && !o->pairs;
+  const size_t column = slides ? qir_round_up(shape->kh, k->lanes) : 0;
   const size_t groups = column ? shape->kw * column / k->lanes : (taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
-  const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
+  const size_t vector = qir_round_up(channels * 4, 64),
+               pad = qir_round_up((shape->w ? shape->w : 1) * shape->c, 64);
   const size_t whole = head + weights + 2 * vector + pad;
   struct depthwise *v = qir_step_alloc(whole + (o->epilogue ? qir_epilogue_size(shape->c) : 0));
   if (!v) return 0;
@@ -202,6 +203,7 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
       .groups = groups,
       .size = column ? shape->kh : 0,
       .pad = (uint8_t)o->x_zero,
+      .blank = v->pad,
       .converts = 1,
       .weights = memory,
       .bias = (int32_t *)(memory + weights),

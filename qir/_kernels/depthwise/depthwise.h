@@ -29,7 +29,8 @@ struct qir_depthwise_run {
    */
   size_t slides, before, line;
   uint8_t pad;
-  int converts; /* all floats, as requant.h has it */
+  const uint8_t *blank; /* a column of padding */
+  int converts;         /* all floats, as requant.h has it */
   const void *weights;
   const int32_t *bias; /* in packed order, like multiplier */
   const float *multiplier;
@@ -50,7 +51,7 @@ static inline size_t qir_depthwise_left(const struct qir_depthwise_run *run, siz
 
 typedef void (*qir_depthwise_fn)(const struct qir_depthwise_run *run);
 
-#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, borders) \
+#define QIR_DEPTHWISE_KERNEL(name, isa, block, vectors, lanes, widened, slides) \
   void name(const struct qir_depthwise_run *run);
 #include "kernels.inc"
 #undef QIR_DEPTHWISE_KERNEL
@@ -63,7 +64,7 @@ struct qir_depthwise_kernel {
   size_t vectors; /* of sums, in a block */
   size_t lanes;   /* taps of a group */
   int widened;    /* weights are 16-bit, else 8-bit */
-  int borders;    /* computes with `slides` */
+  size_t slides;  /* side of the largest square window that slides over padding beside a line */
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */

@@ -9,6 +9,7 @@ enum { WORDS = 8, LANES = 2, VECTORS = 2 };
 #define VEC __m256i
 #define LOAD(from) _mm256_loadu_si256((const __m256i *)(from))
 #define DOT(sum, left, right) (sum = _mm256_add_epi32(sum, _mm256_madd_epi16(left, right)))
+#define DOT_FROM(sum, left, right) DOT(sum, left, LOAD(right))
 #define PAIRS(sum, left, right) \
   (sum = _mm256_add_epi32(sum, saturated(_mm256_madd_epi16(left, right))))
 #define QIR_NAME qir_depthwise_avx2
@@ -43,7 +44,17 @@ QIR_INLINE void finish(const struct qir_depthwise_run *run, size_t at, size_t c,
     qir_avx2_store_codes((uint8_t *)run->y + at, first, second, &run->code, n);
 }
 
+QIR_INLINE void column(const uint8_t *const *lines, size_t n, uint8_t flip,
+                       __m256i x[2 * VECTORS]) {
+  const __m256i c = widened(lines[2], n, flip), zero = _mm256_setzero_si256();
+  gather(lines, 0, n, flip, x);
+  x[2] = _mm256_unpacklo_epi16(c, zero);
+  x[3] = _mm256_unpackhi_epi16(c, zero);
+}
+
 #include "body.h"
+/* after what it uses */
+#include "slides.h"
 
 QIR_TARGET_END
 #endif

@@ -9,6 +9,7 @@ enum { WORDS = 16, LANES = 2, VECTORS = 2 };
 #define VEC __m512i
 #define LOAD(from) _mm512_loadu_si512(from)
 #define DOT(sum, left, right) (sum = _mm512_add_epi32(sum, _mm512_madd_epi16(left, right)))
+#define DOT_FROM(sum, left, right) DOT(sum, left, LOAD(right))
 #define PAIRS(sum, left, right) \
   (sum = _mm512_add_epi32(sum, saturated(_mm512_madd_epi16(left, right))))
 #define QIR_NAME qir_depthwise_avx512
@@ -51,7 +52,17 @@ QIR_INLINE void finish(const struct qir_depthwise_run *run, size_t at, size_t c,
     _mm512_mask_storeu_ps(y + 16, qir_avx512_first16(n - 16), _mm512_permutex2var_ps(p, high, q));
 }
 
+QIR_INLINE void column(const uint8_t *const *lines, size_t n, uint8_t flip,
+                       __m512i x[2 * VECTORS]) {
+  const __m512i c = widened(lines[2], n, flip), zero = _mm512_setzero_si512();
+  gather(lines, 0, n, flip, x);
+  x[2] = _mm512_unpacklo_epi16(c, zero);
+  x[3] = _mm512_unpackhi_epi16(c, zero);
+}
+
 #include "body.h"
+/* after what it uses */
+#include "slides.h"
 
 QIR_TARGET_END
 #endif

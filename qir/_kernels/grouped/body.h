@@ -47,12 +47,12 @@ QIR_INLINE void tile(const struct qir_grouped_run *any, size_t ox, int m, int tu
   UNROLL for (int r = 0; r < m; ++r) finish(&run, (ox + (size_t)r) * run.y_stride, acc[r]);
 }
 
-#define TILE(name, m)                                                                   \
+#define TILE(name, m)                                                                        \
   static __attribute__((noinline)) void name(const struct qir_grouped_run *run, size_t ox) { \
-    if (run->steps == 1)                                                                \
-      tile(run, ox, m, 0);                                                              \
-    else                                                                                \
-      tile(run, ox, m, 1);                                                              \
+    if (run->steps == 1)                                                                     \
+      tile(run, ox, m, 0);                                                                   \
+    else                                                                                     \
+      tile(run, ox, m, 1);                                                                   \
   }
 TILE(tile_most, MOST)
 TILE(tile_2, 2)

@@ -28,7 +28,8 @@ QIR_INLINE void store_floats(float *y, size_t columns, const __m256 real[LANES])
 QIR_INLINE void finish(const struct qir_grouped_run *run, size_t at, const __m256i sums[LANES]) {
   __m256 real[LANES];
   for (int t = 0; t < LANES; ++t)
-    real[t] = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[t]), _mm256_load_ps(run->multiplier + t * WORDS));
+    real[t] =
+        _mm256_mul_ps(_mm256_cvtepi32_ps(sums[t]), _mm256_load_ps(run->multiplier + t * WORDS));
   if (run->to_float) {
     store_floats((float *)run->y + at, run->columns, real);
     return;
@@ -36,9 +37,9 @@ QIR_INLINE void finish(const struct qir_grouped_run *run, size_t at, const __m25
   /* Byte t of word i of a lane is in its word t. */
   const __m256i order = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  qir_avx2_store_first32(
-      (uint8_t *)run->y + at,
-      _mm256_shuffle_epi8(qir_avx2_encode32(real, &run->code), order), run->columns);
+  qir_avx2_store_first32((uint8_t *)run->y + at,
+                         _mm256_shuffle_epi8(qir_avx2_encode32(real, &run->code), order),
+                         run->columns);
 }
 
 #include "body.h"

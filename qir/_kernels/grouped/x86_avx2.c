@@ -17,8 +17,8 @@ void qir_grouped_avx2_copy(const struct qir_grouped_copy *copy) {
   const uint8_t *x = copy->x;
   __m256i *to = copy->to;
   for (size_t i = 0; i < copy->count; ++i, x += copy->stride)
-    _mm256_store_si256(to + i, _mm256_cvtepu8_epi16(_mm_xor_si128(
-                                   qir_avx2_load_first16(x, copy->channels), flip)));
+    _mm256_store_si256(to + i, _mm256_cvtepu8_epi16(
+                                   _mm_xor_si128(qir_avx2_load_first16(x, copy->channels), flip)));
 }
 
 QIR_INLINE void finish(const struct qir_grouped_run *run, size_t at, const __m256i sums[LANES]) {

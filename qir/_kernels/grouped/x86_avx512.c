@@ -18,8 +18,8 @@ void qir_grouped_avx512_copy(const struct qir_grouped_copy *copy) {
   const uint8_t *x = copy->x;
   __m512i *to = copy->to;
   for (size_t i = 0; i < copy->count; ++i, x += copy->stride)
-    _mm512_store_si512(to + i, _mm512_cvtepu8_epi16(_mm256_xor_si256(
-                                   _mm256_maskz_loadu_epi8(keep, x), flip)));
+    _mm512_store_si512(
+        to + i, _mm512_cvtepu8_epi16(_mm256_xor_si256(_mm256_maskz_loadu_epi8(keep, x), flip)));
 }
 
 QIR_INLINE void store_floats(float *y, size_t columns, __m512 even, __m512 odd) {

@@ -180,7 +180,7 @@ static int make_cast(uint32_t isa, const void *how, struct qir_step *step) {
   (void)isa;
   switch (v->which) {
     case 0: return qir_cast_make(v->from, v->to, v->size, 0, 1, step);
-    case 1: return qir_encode_make(v->to, &v->codes, 0, 1, step);
+    case 1: return qir_encode_make(isa, v->to, &v->codes, 0, 1, step);
     default: return qir_decode_make(v->from, &v->codes, 0, 1, step);
   }
 }

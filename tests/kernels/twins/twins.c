@@ -95,7 +95,8 @@ float *guarded_floats(size_t n, float scale) {
 
 int32_t *guarded_words(size_t n, int32_t most) {
   int32_t *x = guarded(n * sizeof *x);
-  for (size_t i = 0; i < n; ++i) x[i] = (int32_t)(draw() % (2 * (uint64_t)most + 1)) - most;
+  for (size_t i = 0; i < n; ++i)
+    x[i] = (int32_t)((int64_t)(draw() % (2 * (uint64_t)most + 1)) - most);
   return x;
 }
 
