@@ -53,14 +53,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         # Not `Signature.bind`: wrong counts of arguments are left to Python's own message.
         # What `_passes` does stands here in full: graphs are built by tens of thousands of calls.
         for (name, check), argument in zip(in_order, args, strict=False):
-            if type(check) is tuple:
+            if isinstance(check, tuple):
                 if not isinstance(argument, check):
                     raise _refused(function, name, argument)
             elif check is not None and not check(argument):
                 raise _refused(function, name, argument)
         for name, argument in kwargs.items():
             check = known.get(name)
-            if type(check) is tuple:
+            if isinstance(check, tuple):
                 if not isinstance(argument, check):
                     raise _refused(function, name, argument)
             elif check is not None and not check(argument):
@@ -101,7 +101,7 @@ def _article(word: str) -> str:
 
 
 def _passes(check: Check, argument: object) -> bool:
-    return isinstance(argument, check) if type(check) is tuple else check(argument)
+    return isinstance(argument, check) if isinstance(check, tuple) else check(argument)
 
 
 def _all_pass(check: Check, arguments: Iterable[object]) -> bool:
