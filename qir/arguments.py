@@ -70,6 +70,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def unchecked(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns a checked function without its checks, for loops whose arguments mypy has checked.
+
+    Frontends and passes call `Graph.add` so for each node of a model.
+    """
+    inner: Callable[P, R] = getattr(function, "__wrapped__", function)
+    return inner
+
+
 def checked_methods(kind: type[R]) -> type[R]:
     """Returns a class whose public methods refuse wrong arguments as `checked` functions do."""
     for name, member in list(vars(kind).items()):
@@ -203,4 +212,4 @@ def _several(kind: type, element: Check | None) -> Check:
     return fits
 
 
-__all__ = ["checked", "checked_methods", "require_counts"]
+__all__ = ["checked", "checked_methods", "require_counts", "unchecked"]
