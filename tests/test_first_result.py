@@ -30,6 +30,15 @@ program = qir.compile(qir.load(sys.argv[1]), threads=1)
 program(x=np.zeros((1, 4, 6, 6), np.float32))
 print(*sys.modules)
 """
+SHOW = """
+import runpy, sys
+sys.argv = ["qir", "show", sys.argv[1]]
+try:
+    runpy.run_module("qir", run_name="__main__")
+except SystemExit as done:
+    assert not done.code, done
+print(*sys.modules)
+"""
 UNNEEDED = (
     "networkx statistics qir.calibration qir.quantizing qir.pipeline qir.inspect qir.ir.file "
     "qir.ir.parser qir.ir.verify qir.passes.quantize qir.backends.torch qir.backends.tflite "
@@ -111,6 +120,17 @@ def test_a_first_result_imports_what_it_needs_alone(model: Callable[[int], Path]
     }
     assert unneeded == set()
     assert sum(name.partition(".")[0] == "qir" for name in loaded) <= MOST_MODULES
+
+
+def test_showing_a_model_imports_neither_networkx_nor_what_quantizes(
+    model: Callable[[int], Path],
+) -> None:
+    words = [sys.executable, "-c", SHOW, str(model(2))]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "qir.inspect" in loaded
+    unneeded = {"networkx", "onnxruntime", "qir.quantizing", "qir.pipeline", "qir.backends.cpu"}
+    assert loaded & unneeded == set()
 
 
 def test_a_graph_of_known_sizes_is_copied_once(model: Callable[[int], Path]) -> None:
