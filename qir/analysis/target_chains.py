@@ -100,7 +100,7 @@ def _may_be_overwritten(
         return True
     import networkx as nx
 
-    return others <= nx.ancestors(graph.nx, head)
+    return bool(others <= nx.ancestors(graph.nx, head))
 
 
 __all__ = ["target_chains"]
