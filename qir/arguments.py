@@ -53,14 +53,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         # Not `Signature.bind`: wrong counts of arguments are left to Python's own message.
         # What `_passes` does stands here in full: graphs are built by tens of thousands of calls.
         for (name, check), argument in zip(in_order, args, strict=False):
-            if type(check) is tuple:
+            if isinstance(check, tuple):
                 if not isinstance(argument, check):
                     raise _refused(function, name, argument)
             elif check is not None and not check(argument):
                 raise _refused(function, name, argument)
         for name, argument in kwargs.items():
             check = known.get(name)
-            if type(check) is tuple:
+            if isinstance(check, tuple):
                 if not isinstance(argument, check):
                     raise _refused(function, name, argument)
             elif check is not None and not check(argument):
@@ -68,6 +68,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return wrapped
+
+
+def unchecked(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns a checked function without its checks, for loops whose arguments mypy has checked.
+
+    Frontends and passes call `Graph.add` so for each node of a model.
+    """
+    inner: Callable[P, R] = getattr(function, "__wrapped__", function)
+    return inner
 
 
 def checked_methods(kind: type[R]) -> type[R]:
@@ -101,7 +110,7 @@ def _article(word: str) -> str:
 
 
 def _passes(check: Check, argument: object) -> bool:
-    return isinstance(argument, check) if type(check) is tuple else check(argument)
+    return isinstance(argument, check) if isinstance(check, tuple) else check(argument)
 
 
 def _all_pass(check: Check, arguments: Iterable[object]) -> bool:
@@ -203,4 +212,4 @@ def _several(kind: type, element: Check | None) -> Check:
     return fits
 
 
-__all__ = ["checked", "checked_methods", "require_counts"]
+__all__ = ["checked", "checked_methods", "require_counts", "unchecked"]

@@ -11,7 +11,6 @@ from qir.arguments import checked
 from qir.errors import DataError, GraphError, QirError
 from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
-from qir.ir.verify import check
 from qir.profiles import library_of, read_profile_for
 from qir.programs import KERNELS
 from qir.reference.interpreter import find_value
@@ -54,6 +53,8 @@ def run(
     except QirError:
         raise
     except Exception:  # an invalid graph is reported as such; anything else is a fault
+        from qir.ir.verify import check
+
         check(graph)
         raise
 

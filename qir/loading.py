@@ -12,8 +12,7 @@ from qir.frontend import frontend_for
 from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.qir_files import SUFFIX, read_qir
-from qir.source import remember
+from qir.source import SUFFIX, remember
 
 
 @pause_garbage_collection()
@@ -42,6 +41,8 @@ def load(
     if inputs is not None and not (reader and reader.files_take_inputs):
         raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
     if reader is None:
+        from qir.qir_files import read_qir
+
         return read_qir(path, ledger)
     if not reader.file_of(path).exists():
         raise InputError(f"{path}: there is no such file")

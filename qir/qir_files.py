@@ -12,9 +12,7 @@ from qir.ledger import Change, Ledger
 from qir.profiles import profile_in, profile_names, profile_text
 from qir.profiles.library import parse_profile
 from qir.rewrite.runner.journal import Journal
-
-SUFFIX = ".qir"
-"""The suffix of QIR's own files."""
+from qir.source import SUFFIX as SUFFIX
 
 
 def read_qir(path: Path, ledger: Ledger) -> Graph:

@@ -8,6 +8,9 @@ from weakref import finalize
 
 from qir.ir.graph import Graph
 
+SUFFIX = ".qir"
+"""The suffix of QIR's own files."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Source:

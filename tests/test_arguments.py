@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.arguments import checked
+from qir.arguments import checked, unchecked
 from qir.errors import ArgumentError, QirError
 from qir.ir.graph import Graph
 from qir.rewrite import Pass
@@ -138,3 +138,9 @@ def test_optimize_takes_passes_as_a_text_a_list_of_texts_and_objects() -> None:
     results = {str(qir.optimize(qir.parse(text), form)) for form in forms}
     assert len(results) == 1
     assert "neg" not in results.pop()
+
+
+def test_a_function_without_its_checks_is_the_one_that_was_written() -> None:
+    assert unchecked(several)("a", count=2) == "a"
+    assert unchecked(several)(3) == "3"  # type: ignore[arg-type]
+    assert unchecked(len)("four") == 4

@@ -38,7 +38,7 @@ CORE = {
     "target": "errors ir ledger registry profiles capability",
     "programs": "errors arguments registry target",
     "reference": "errors ir ledger registry numerics profiles frontend",
-    "rewrite": "errors ir query ledger registry numerics profiles frontend lazy_exports",
+    "rewrite": "errors arguments ir query ledger registry numerics profiles frontend lazy_exports",
     "analysis": "errors ir query ledger registry numerics profiles capability reference "
     "rewrite calibration",
     "calibration": "errors arguments atomic ir ledger registry numerics profiles reference rewrite "

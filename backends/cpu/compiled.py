@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from qir.target import Executable
 
 from . import program_file
 from .builder import Fallback
-from .profiling import StepTime, peaks
 from .program import Program, StepRow, Tensor
 from .sizes import Sizes, at_sizes, shape_text, trial_sizes
+
+if TYPE_CHECKING:
+    from .profiling import StepTime
 
 MAX_PROGRAMS = 8
 """Programs that a compiled model keeps, for different input sizes."""
@@ -63,6 +65,8 @@ class Compiled(Executable):
 
     def peaks(self) -> dict[str, float]:
         """Returns the multiply-adds per second of the fastest kernels, for int8 and f32."""
+        from .profiling import peaks
+
         return peaks(self.threads, self._isa)
 
     def describe(self) -> list[StepRow]:

@@ -21,7 +21,7 @@ from qir.ir.node import Value
 from . import float_nhwc
 from .activations import Bounds, clamp_bounds, float_attr, kernel_function
 from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
-from .kernel_types import Job, gemm_addend, per_column
+from .kernel_types import Job, gemm_addend, per_column, transposed_copy
 from .normalizations import softmax
 from .products import fused_transpose, matrices, offsets, row_major, transposed_matrix
 from .sizes import Sizes
@@ -180,7 +180,7 @@ def _product(
         raise CannotLower(f"{right} is no constant matrix")
     data = np.asarray(matrix.constant.data, np.float32)
     # Packed once: a column of the matrix is a row of the packed weights.
-    columns = np.ascontiguousarray(data if transposed else data.T)
+    columns = np.ascontiguousarray(data) if transposed else transposed_copy(data)
     if not columns.size:
         raise CannotLower(f"{right} is empty")
     bias = _per_column_constant(bias_value, len(columns), "bias")

@@ -34,6 +34,7 @@ from .kernel_types import (
     constant_weight,
     gemm_addend,
     requantize_multiplier,
+    transposed_copy,
 )
 from .sizes import Sizes
 
@@ -277,7 +278,7 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
         raise CannotLower(f"{right} has {matrix.type.rank} axes, the kernels take 2")
     transposed = job.op == "linear" or job.attrs["trans_b"] is True
     x, w = byte_parameters(value, left), constant_weight(matrix, 0 if transposed else 1, right)
-    columns = np.ascontiguousarray(w.data if transposed else w.data.T)
+    columns = w.data if transposed else transposed_copy(w.data)
     rounding = _requantization(job, x, w, bias_value, len(columns))
     a_transposed = job.op != "linear" and job.attrs["trans_a"] is True
     if a_transposed and value.type.rank != 2:

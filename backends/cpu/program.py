@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from qir.target import See
 from .arena import Lifetime, plan_arena
 from .builder import Buffer, Fallback, PendingStep, ProgramBuilder, sizes
 from .lower import lower
-from .profiling import StepTime, step_times
 from .program_file import External, ProgramListing, recorded_steps
 from .sizes import Sizes
+
+if TYPE_CHECKING:
+    from .profiling import StepTime
 
 Tensor = NDArray[np.generic]
 PRODUCT_KINDS = frozenset({"conv2d", "depthwise", "grouped", "linear", "dynamic_linear", "matmul"})
@@ -167,6 +169,8 @@ class Program:
 
     def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:
         """Returns the time of each step."""
+        from .profiling import step_times
+
         return step_times(self._plan, runs, lambda: self.run(inputs, threads, profile=True))
 
     def describe(self) -> list[StepRow]:

@@ -14,12 +14,7 @@ from qir.frontend import Frontend
 from qir.ir.garbage_collection import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.verify import errors
 from qir.ledger import Ledger
-from qir.passes.forms.store_weights import StoreWeights
-
-from .parameters import Parameters, read_parameters
-from .symbol import looks_like_symbol, read_symbol
 
 _SYMBOL_SUFFIX = "-symbol.json"
 _EPOCH_FILE = re.compile(r"(.+)-\d{4}\.params")
@@ -38,7 +33,11 @@ class MxnetFrontend(Frontend):
             return False
         path = Path(source)
         suffix = path.suffix.lower()
-        return suffix == ".params" or (suffix == ".json" and looks_like_symbol(path))
+        if suffix != ".json":
+            return suffix == ".params"
+        from .symbol import looks_like_symbol
+
+        return looks_like_symbol(path)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a symbol and its parameters; raises InputError with file and entry if damaged."""
@@ -54,7 +53,12 @@ class MxnetFrontend(Frontend):
         if not isinstance(source, (str, Path)):
             raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
         path, store = _model_files(Path(source))
+        from qir.ir.verify import errors
+        from qir.passes.forms.store_weights import StoreWeights
+
         from .dispatch import read
+        from .parameters import Parameters, read_parameters
+        from .symbol import read_symbol
 
         with pause_garbage_collection():
             symbol = read_symbol(path)

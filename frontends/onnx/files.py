@@ -102,7 +102,7 @@ class OpenModelFile:
         def read(first: int, last: int) -> NDArray[np.generic]:
             return self.read(start + first * size, start + last * size).view(carrier)
 
-        return LazyArray(shape, carrier, None, None, read)
+        return LazyArray(shape, carrier, None, None, read, is_stored=True)
 
 
 StoredTensor: TypeAlias = "onnx.TensorProto | LargeTensor | Array"

@@ -23,7 +23,6 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
-from qir.ir.verify import errors
 from qir.ledger import Change, Ledger
 
 from . import (
@@ -43,7 +42,6 @@ from . import (
     moving_ops,
     plugin_ops,
     pool_ops,
-    qonnx_ops,
     quantization_annotation,
     quantized_ops,
     ranks,
@@ -52,15 +50,6 @@ from . import (
     resize_ops,
     samples,
     shape_ops,
-)
-from .contrib import (
-    attention,
-    grouped_attention,
-    mixture_of_experts,
-    multi_head_attention,
-    operators,
-    quantized,
-    recurrent,
 )
 from .elements import decoded_text, dense_array, dtype_of_number
 from .faults import input_error, refused_error
@@ -83,17 +72,19 @@ _HANDLERS = {
     **{("", name): handler for name, handler in control_ops.OPS.items()},
     **{("", name): handler for name, handler in recurrent_ops.OPS.items()},
     **{("", name): handler for name, handler in attention_ops.OPS.items()},
-    **operators.OPS,
-    **mixture_of_experts.OPS,
-    **recurrent.OPS,
-    **qonnx_ops.OPS,
-    **attention.OPS,
-    **quantized.OPS,
-    **attention_ops.CONTRIB,
-    **grouped_attention.OPS,
-    **multi_head_attention.OPS,
     **quantized_ops.OPS,
 }
+"""By domain and name; those of other domains that few models have are in `other_domains`."""
+
+
+def handler_of(domain: str, name: str) -> Callable[[OnnxReader, OnnxOp], None] | None:
+    """Returns what reads an operator; None for one that nothing here reads."""
+    handler = _HANDLERS.get((domain, name))
+    if handler is None and domain:
+        from .other_domains import HANDLERS
+
+        handler = HANDLERS.get((domain, name))
+    return handler
 
 
 class OnnxFrontend(Frontend):
@@ -146,8 +137,9 @@ class OnnxFrontend(Frontend):
         Returns its graph, or None if it has to stay foreign.
         """
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
-        has_handler = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
-        model = foreign_run.single_node_model(node) if has_handler else None
+        has_handler = handler_of(domain, str(node.attrs["op"])) is not None
+        is_readable = has_handler and isinstance(version, int)
+        model = foreign_run.single_node_model(node) if is_readable else None
         if model is None or not isinstance(version, int):
             return None
         path = Path(node.name)
@@ -164,8 +156,11 @@ def _load_graph(file: ModelFile, ledger: Ledger) -> Graph:
     defaults.mark_overridable_constants(reader)
     _report_dropped(reader)
     nodes = None if reader.verify_all else reader.nodes_to_verify
-    if (nodes is None or nodes) and (problems := errors(reader.graph, nodes)):
-        raise input_error(file.path, "", str(problems[0]))
+    if nodes is None or nodes:
+        from qir.ir.verify import errors
+
+        if problems := errors(reader.graph, nodes):
+            raise input_error(file.path, "", str(problems[0]))
     return reader.graph
 
 
@@ -454,7 +449,7 @@ def _read_op(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _read_or_keep(reader: OnnxReader, op: OnnxOp) -> None:
-    handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.plugin_handler(op)
+    handler = handler_of(op.domain, op.type) or plugin_ops.plugin_handler(op)
     try:
         if handler is None:
             raise KeepOperator

@@ -7,7 +7,6 @@ other function, since quantized values that one makes another reads.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -128,6 +127,8 @@ def _digest(
     op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], texts: Iterable[str]
 ) -> str:
     # The hash covers what the type says, too: neither can be edited alone.
+    import hashlib  # with it comes OpenSSL
+
     state = hashlib.sha256("\0".join([op, *arrays, *texts]).encode())
     for node in nodes:
         state.update(node.SerializeToString(deterministic=True))

@@ -9,7 +9,6 @@ read with several quantized types.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -18,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from qir.arguments import unchecked
 from qir.errors import GraphError, OpError, ParseError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
@@ -43,6 +43,7 @@ QUANTIZED_DTYPES = frozenset(
 )
 """Element types that QuantizeLinear produces and DequantizeLinear reads."""
 
+_add_node = unchecked(Graph.add)
 _PARAMETER_SLOTS = ("scale", "zero")
 """Endings of the slots that take a computed scale or zero point, such as `x.scale`."""
 
@@ -260,7 +261,8 @@ class OnnxReader:
         if value is None:
             # A tensor that is read with a second quantized type becomes a second constant.
             node_name = name if not self.graph.has(name) else self.unused_name(name)
-            value = self.graph.add(
+            value = _add_node(
+                self.graph,
                 "constant",
                 None,
                 {"data": array},
@@ -376,7 +378,8 @@ class OnnxReader:
         # An absent result has no value; the node has as many results as the file names.
         result_names = [n for n in op.outputs if n]
         try:
-            node = self.graph.add(
+            node = _add_node(
+                self.graph,
                 kind,
                 operands,
                 attrs,

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.int32_overflow import profile_name_of
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -87,6 +86,8 @@ def _overflow_of(node: Node) -> str:
 
 def _computes_on_floats(graph: Graph, node: Node) -> bool:
     """Returns whether a kernel dequantizes its operands and computes in float (method `reals`)."""
+    from qir.analysis.int32_overflow import profile_name_of  # and with it the verifier
+
     profile_name = profile_name_of(graph, node)
     if not profile_name:
         return False

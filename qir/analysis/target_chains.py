@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-import networkx as nx
-
 from qir.analysis.kernel_groups import KernelGroup
 from qir.analysis.signs import never_negative
 from qir.capability import Capability, ChainCapability
@@ -98,7 +96,11 @@ def _may_be_overwritten(
     all other readers of it must have run before the kernel starts.
     """
     others = {use.node for use in value.uses} - {node}
-    return not (row.last_reader and others) or others <= nx.ancestors(graph.nx, head)
+    if not (row.last_reader and others):
+        return True
+    import networkx as nx
+
+    return bool(others <= nx.ancestors(graph.nx, head))
 
 
 __all__ = ["target_chains"]

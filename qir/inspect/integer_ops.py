@@ -7,8 +7,6 @@ on quantized types. Shape arithmetic and other ops without float values are left
 
 from __future__ import annotations
 
-import networkx as nx
-
 from qir import registry
 from qir.inspect.probing import head_of
 from qir.ir import quantized_ops
@@ -45,6 +43,8 @@ def longest_chain(graph: Graph) -> tuple[Node, ...]:
 
 def islands(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     """Returns the groups of ops on quantized values that float ops separate, largest first."""
+    import networkx as nx
+
     integer = quantized_nodes(graph)
     connected = [n for n in graph if integer.get(n, False) or n.op in CONVERSION_OPS]
     parts = nx.weakly_connected_components(graph.nx.subgraph(connected))

@@ -47,6 +47,7 @@ class LazyArray:
         "_last_result",
         "bounds",
         "dtype",
+        "is_stored",
         "make_box",
         "read_range",
         "shape",
@@ -59,12 +60,16 @@ class LazyArray:
         make: Callable[[Box], Tensor] | None = None,
         bounds: tuple[int, int] | None = None,
         read: ReadRange | None = None,
+        *,
+        is_stored: bool = False,
     ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
         self.make_box = make
         self.bounds = bounds
         self.read_range = read
+        self.is_stored = is_stored
+        """Whether `read_range` computes nothing, so that it may read all elements at once."""
         self._cached: Tensor | None = None
         # While somebody still holds the last result it is reused, though no longer cached.
         self._last_result: weakref.ref[Tensor] | None = None
@@ -93,9 +98,12 @@ class LazyArray:
         """Returns all elements as a read-only array, and caches them."""
         array = self._computed()
         if array is None:
-            array = np.empty(self.shape, self.dtype)
-            for box in boxes(self.shape):
-                array[box] = self._make_box(box)
+            if self.is_stored and self.read_range is not None:
+                array = self.read_range(0, self.size).reshape(self.shape)
+            else:
+                array = np.empty(self.shape, self.dtype)
+                for box in boxes(self.shape):
+                    array[box] = self._make_box(box)
             array.flags.writeable = False
             self._last_result = weakref.ref(array)
         _RECENT.keep(self, array)
@@ -125,6 +133,8 @@ class LazyArray:
         strides = [math.prod(self.shape[i + 1 :]) for i in range(len(sizes))]
         length = sizes[axis] * strides[axis] if sizes else 1
         first = box[axis].start * strides[axis] if sizes else 0
+        if not axis:
+            return self.read_range(first, first + length).reshape(sizes)
         runs = np.empty((math.prod(sizes[:axis]), length), self.dtype)
         for row, lead in enumerate(
             itertools.product(*(range(s.start, s.stop) for s in box[:axis]))
@@ -257,7 +267,9 @@ def reshape(array: ArrayData, shape: Sequence[int]) -> ArrayData:
         return array.reshape(shape)
     # Flat reads do not depend on the shape, so they serve the new one as well.
     if array.read_range is not None:
-        return LazyArray(shape, array.dtype, None, array.bounds, array.read_range)
+        return LazyArray(
+            shape, array.dtype, None, array.bounds, array.read_range, is_stored=array.is_stored
+        )
     return LazyArray(
         shape, array.dtype, lambda box: array.read_all().reshape(shape)[box], array.bounds
     )

@@ -56,4 +56,4 @@ class Store:
 
     def joins(self, value: Value, user: Node, slot: str) -> bool:
         """Returns whether there is an edge from a value's node for a slot."""
-        return self.graph.has_edge(value._node, user, key=slot)
+        return bool(self.graph.has_edge(value._node, user, key=slot))

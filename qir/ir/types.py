@@ -5,7 +5,6 @@ A quantized type may hold many parameters; these are arrays, and arrays are type
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -96,6 +95,8 @@ class Array:
     def digest(self) -> str:
         """Hash of type and elements; equal arrays have equal ones."""
         if not self._digest:
+            import hashlib  # with it comes OpenSSL
+
             state = hashlib.blake2b(str(self.type).encode(), digest_size=16)
             if self.contents.dtype.kind == "O":
                 for item in self.data.flat:

@@ -51,8 +51,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     q = rule.quantize
     check(rule)
     scaled, zero = _scale_input(np.asarray(x), numbers, to, rule)
-    nan = np.isnan(scaled)
-    has_nan = bool(nan.any())
+    has_nan = bool((nan := np.isnan(scaled)).any())
     if isinstance(to, Map) and to.table is not None:
         return _to_table(scaled, nan, to.table, to, rule)
     if to.storage.is_float:
@@ -62,8 +61,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     with np.errstate(invalid="ignore", over="ignore"):
         if q.clip == "reals_first" and not adds_before and to.storage.bits <= 32:
             # low - zero and high - zero are whole: clipping before rounding is exact.
-            bounds = _as_float(low - zero, scaled), _as_float(high - zero, scaled)
-            scaled = np.minimum(np.maximum(scaled, bounds[0]), bounds[1])
+            scaled = np.clip(scaled, _as_float(low - zero, scaled), _as_float(high - zero, scaled))
         rounded = ROUNDINGS[q.round](scaled)
         if q.sum == "real" and not adds_before:
             rounded, adds_before = rounded + _as_float(zero, scaled), True

@@ -42,18 +42,8 @@ def depends(source: Profile, isa: str) -> bool:
     return any(rule.fields.get(("", "claim"), "unknown") != "unknown" for rule in rules)
 
 
-_MOVED_PROFILES: dict[tuple[int, str], tuple[Profile, Profile]] = {}
+_MOVED_PROFILES: dict[tuple[int, bool, str], tuple[Profile, Profile]] = {}
 _MAX_CACHED = 64
-
-
-def _on(source: Profile, isa: str) -> Profile:
-    """Returns the profile there, the same object each time."""
-    cached = _MOVED_PROFILES.get((id(source), isa))
-    if cached is None or cached[0] is not source:
-        if len(_MOVED_PROFILES) >= _MAX_CACHED:
-            _MOVED_PROFILES.clear()
-        cached = _MOVED_PROFILES[id(source), isa] = source, source.on(isa)
-    return cached[1]
 
 
 def require_instruction_set(isa: str | None) -> None:
@@ -69,9 +59,20 @@ def on_processor(source: Profile, isa: str | None = None) -> Profile:
     Where no `isa` is given, a profile that claims nothing of this processor alone, and one that
     speaks of a processor itself, stay as they are. UsageError for a name that is none.
     """
+    key = id(source), isa is None, isa or best_isa()
+    cached = _MOVED_PROFILES.get(key)
+    # The id of a profile may be given to another once it is gone: the entry holds the profile.
+    if cached is None or cached[0] is not source:
+        if len(_MOVED_PROFILES) >= _MAX_CACHED:
+            _MOVED_PROFILES.clear()
+        cached = _MOVED_PROFILES[key] = source, _moved(source, isa)
+    return cached[1]
+
+
+def _moved(source: Profile, isa: str | None) -> Profile:
     require_instruction_set(isa)
     target_isa = isa or best_isa()
     is_unchanged = source.isa == target_isa or (
         isa is None and (source.isa != "any" or not depends(source, target_isa))
     )
-    return source if is_unchanged else _on(source, target_isa)
+    return source if is_unchanged else source.on(target_isa)

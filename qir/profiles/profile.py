@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -337,6 +336,8 @@ class Profile:
     @property
     def digest(self) -> str:
         """A hash of what it says and of what it extends."""
+        import hashlib  # with it comes OpenSSL
+
         state = hashlib.sha256()
         for layer in self.layers:
             state.update(layer.text.encode())

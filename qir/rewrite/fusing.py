@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.arguments import unchecked
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
@@ -24,6 +25,7 @@ from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
 
+_add_node, _add_chain = unchecked(Graph.add), unchecked(Graph.add_chain)
 INTEGER_OPS = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
     "max_pool2d reshape flatten transpose squeeze unsqueeze slice leaky_relu pad relu clip".split()
@@ -387,7 +389,8 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
     result_type = last.result.type
     # A single op becomes the op on quantized values; a chain becomes a group of stages.
     if len(match.ops) == 1:
-        node = graph.add(
+        node = _add_node(
+            graph,
             anchor.op,
             operands,
             anchor.attrs,
@@ -399,7 +402,7 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
     else:
         stages = [_stage(match, i, tuple(operands)) for i in range(len(match.ops))]
         operands |= {f"{i}.b": value for i, value in match.summands.items()}
-        node = graph.add_chain(stages, operands, result_type, before=last, profile=anchor.profile)
+        node = _add_chain(graph, stages, operands, result_type, before=last, profile=anchor.profile)
     for slot, value in anchor.operands.items():
         if value.node.op == "dequantize":
             graph.set_slot_origins(node, slot, value.node.origins)

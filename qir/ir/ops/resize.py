@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 
@@ -108,10 +107,10 @@ def _scaled(size: Dim, scale: float) -> Dim:
         return scaled(size, scale)
     # A scale such as 2.0 or 0.5 keeps a symbolic size exact; one such as 1.2 has a denominator of
     # 2**52, and no such size is worth writing down.
-    exact = Fraction(scale)
-    if exact.denominator > _MAX_DENOMINATOR:
+    numerator, denominator = scale.as_integer_ratio()
+    if denominator > _MAX_DENOMINATOR:
         return None
-    return dims.divide(dims.multiply(size, exact.numerator), exact.denominator)
+    return dims.divide(dims.multiply(size, numerator), denominator)
 
 
 def _move(call: Call, element: QuantType) -> QuantType | None:

@@ -44,7 +44,6 @@ from qir.ir.dtype import BOOL, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.graph import STATED_TYPE_OPS
-from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
@@ -70,6 +69,8 @@ class FoldShapes(Pass):
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """Returns a reshape to sizes that are taken from a tensor of known ones."""
+        from qir.ir.text import parse
+
         text = (
             "graph main as native {\n  %x = input() : (N)x8x7xf32\n  %s = shape(%x) : 3xi64\n"
             "  %zero = constant([0]) : 1xi64\n  %n = gather(%s, %zero) : 1xi64\n"

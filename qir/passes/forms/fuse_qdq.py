@@ -22,7 +22,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qir.analysis.float32_overflow import floats_overflow
-from qir.analysis.int32_overflow import overflow_text
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -155,6 +154,8 @@ class FuseQdq(Fusing):
             is_wide = (
                 bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _INT32_FACTOR_BITS
             )
+            from qir.analysis.int32_overflow import overflow_text  # and with it the verifier
+
             return is_wide or bool(overflow_text(graph, anchor))
         widest_bits = widest(rule.method.name) if rule.method else None
         return widest_bits is not None and max(bits.values(), default=0) > widest_bits
