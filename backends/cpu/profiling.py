@@ -12,8 +12,9 @@ import numpy as np
 
 from qir._kernels import _cpu
 
-PEAK_MATRIX_SIZE = 1024
-"""Rows and columns of the matrices whose product measures the peak."""
+PEAK_MATRIX_SIZE = 512
+"""Rows and columns of the matrices whose product measures the peak: a run is short enough to lie
+between two interruptions."""
 PEAK_SECONDS = 0.15
 """How long a peak is measured."""
 

@@ -1,9 +1,12 @@
 """Speed of the kernels by layer, and of the steps of whole networks, on each instruction set.
 
 python benchmarks/kernels/bench_kernels.py [--threads N] [--isa NAME] [--peak]
+
+A layer is timed as in a network: several of them in one call where one takes microseconds.
 """
 
 import argparse
+import ctypes
 import sys
 import time
 from dataclasses import dataclass
@@ -42,54 +45,90 @@ LAYERS = {  # height, width, channels, output channels, window, stride, groups
 }
 
 
-@dataclass(frozen=True)
+LEAST = 100e-6
+"""Seconds of a run, at least: of a shorter layer it holds several, one after the other."""
+TURN = 0.03
+"""Seconds after which the peak is measured again, as the clock of a core changes."""
+
+
+@dataclass
 class Peaks:
-    """What the cores can do at most."""
+    """What the cores can do at most, measured in turns with the layers."""
 
-    multiply_adds: float
-    bytes_read: float
-    """A second, of the weights of the product with a vector."""
+    library: ctypes.CDLL
+    threads: int
+    weights: int
+    """Bytes of the weights of the product with a vector."""
+    rate: float = 0.0
+    read: float = 0.0
 
-    def share(self, name: str, macs: int, weights: int, seconds: float) -> str:
+    def measure(self, seconds: float) -> None:
+        """Keeps the best of what it measures now and since `forget`."""
+        self.rate = max(self.rate, peak.multiply_adds(self.library, self.threads, seconds))
+        here = peak.bytes_read(self.library, self.weights, seconds)
+        self.read = max(self.read, here * self.threads)
+
+    def forget(self) -> None:
+        self.rate = self.read = 0.0
+
+    def share(self, macs: int, weights: int, seconds: float) -> str:
         """Returns the share of what bounds a layer: reading, where each weight is used once."""
         if macs == weights:
-            return f"{weights / seconds / self.bytes_read:5.0%} of what can be read"
-        return f"{macs / seconds / self.multiply_adds:5.0%} of the peak"
+            return f"{weights / seconds / self.read:5.0%} of what can be read"
+        return f"{macs / seconds / self.rate:5.0%} of the peak"
 
 
-def best(plan: Plan, arrays: list[np.ndarray], threads: int, seconds: float = 0.3) -> float:
-    """Returns the shortest time of one run."""
+def best(
+    plan: Plan,
+    arrays: list[np.ndarray],
+    threads: int,
+    seconds: float = 0.3,
+    peaks: Peaks | None = None,
+) -> float:
+    """Returns the shortest time of one run; measures the peaks in turns with the runs."""
     shortest, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        plan.run(arrays, threads=threads)
-        shortest = min(shortest, time.perf_counter() - start)
+    if peaks is not None:
+        peaks.forget()
+    while (begun := time.perf_counter()) < end:
+        if peaks is not None:
+            peaks.measure(TURN / 10)
+        while (start := time.perf_counter()) < begun + TURN:
+            plan.run(arrays, threads=threads)
+            shortest = min(shortest, time.perf_counter() - start)
     return shortest
 
 
-def layer(name: str, kind: str, threads: int, peaks: Peaks | None) -> None:
+def layer_plan(name: str, kind: str, copies: int) -> tuple[Plan, int, int]:
+    """Returns a plan of copies of a layer, its multiply-adds and the size of its weights."""
     h, w, c, out, kernel, stride, groups = LAYERS[name]
     pad = kernel // 2
     oh, ow = ((v + 2 * pad - kernel) // stride + 1 for v in (h, w))
     size = -(-h * w * c // 64) * 64
     plan = Plan(size + oh * ow * out, [(0, h * w * c), (size, oh * ow * out)], isa=kind)
     weight = np.random.default_rng(0).integers(-127, 128, (out, c // groups, kernel, kernel))
-    plan.conv2d(
-        name,
-        0,
-        1,
-        weight.astype(np.int8),
-        np.zeros(out, np.int32),
-        np.full(out, 5e-4, np.float32),
-        shape=(1, h, w, c),
-        stride=(stride, stride),
-        pad=(pad,) * 4,
-        groups=groups,
-        y_zero=128,
-    )
-    macs = oh * ow * out * c // groups * kernel * kernel
-    seconds = best(plan, [], threads)
-    share = "" if peaks is None else f" {peaks.share(name, macs, weight.size, seconds)}"
+    for _ in range(copies):
+        plan.conv2d(
+            name,
+            0,
+            1,
+            weight.astype(np.int8),
+            np.zeros(out, np.int32),
+            np.full(out, 5e-4, np.float32),
+            shape=(1, h, w, c),
+            stride=(stride, stride),
+            pad=(pad,) * 4,
+            groups=groups,
+            y_zero=128,
+        )
+    return plan, oh * ow * out * c // groups * kernel * kernel, weight.size
+
+
+def layer(name: str, kind: str, threads: int, peaks: Peaks | None) -> None:
+    plan, macs, weights = layer_plan(name, kind, 1)
+    copies = 1 if macs == weights else int(LEAST / best(plan, [], threads, 0.01)) + 1
+    plan, _, _ = layer_plan(name, kind, copies)
+    seconds = best(plan, [], threads, peaks=peaks) / copies
+    share = "" if peaks is None else f" {peaks.share(macs, weights, seconds)}"
     rate = f"{macs / seconds / 1e9:8.1f} GMAC/s"
     print(f"  {name:28s} {seconds * 1e6:10.1f} us {rate}{share}", flush=True)
 
@@ -114,10 +153,10 @@ def measured_peaks(threads: int) -> Peaks:
     library = peak.compiled()
     _, _, width, height, *_ = LAYERS["product 1x1000x1280"]
     alone = peak.multiply_adds(library)
-    found = alone if threads == 1 else peak.multiply_adds(library, threads)
-    peaks = Peaks(found, peak.bytes_read(library, height * width) * threads)
-    print(f"peak: {found / 1e9:.1f} GMAC/s, {found / alone:.2f} times one thread's", flush=True)
-    print(f"read: {peaks.bytes_read / 1e9:.1f} GB/s of {height * width / 1e6:.1f} MB", flush=True)
+    peaks = Peaks(library, threads, height * width)
+    peaks.measure(1.0)
+    print(f"peak: {peaks.rate / 1e9:.1f} GMAC/s, {peaks.rate / alone:.2f} times one thread's")
+    print(f"read: {peaks.read / 1e9:.1f} GB/s of {height * width / 1e6:.1f} MB", flush=True)
     return peaks
 
 

@@ -34,18 +34,18 @@ def shortest(run: object, seconds: float = 1.0) -> float:
     return least
 
 
-def multiply_adds(library: ctypes.CDLL, threads: int = 1) -> float:
+def multiply_adds(library: ctypes.CDLL, threads: int = 1, seconds: float = 1.0) -> float:
     """Returns the multiply-adds of bytes that cores make in a second, all at the same time."""
     steps = ctypes.c_long(STEPS * 50 if threads > 1 else STEPS)
     done = threads * steps.value * int(library.peak_i8_step())
     if threads == 1:
-        return done / shortest(lambda: library.peak_i8(steps))
+        return done / shortest(lambda: library.peak_i8(steps), seconds)
     with ThreadPoolExecutor(threads) as pool:  # ctypes lets other threads run meanwhile
-        return done / shortest(lambda: list(pool.map(library.peak_i8, [steps] * threads)))
+        return done / shortest(lambda: list(pool.map(library.peak_i8, [steps] * threads)), seconds)
 
 
-def bytes_read(library: ctypes.CDLL, size: int) -> float:
+def bytes_read(library: ctypes.CDLL, size: int, seconds: float = 1.0) -> float:
     """Returns the bytes a second that a core reads of an array that was just read."""
     data = np.ones(size // 8, np.int64)
     where, count = data.ctypes.data_as(ctypes.c_void_p), ctypes.c_long(data.nbytes)
-    return data.nbytes / shortest(lambda: library.read_bytes(where, count))
+    return data.nbytes / shortest(lambda: library.read_bytes(where, count), seconds)

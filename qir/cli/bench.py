@@ -80,8 +80,8 @@ def bench(
     default, is left out if another one does.
 
     --profile shows the steps of cpu: the median time, multiply-adds a second, their share of the
-    peak (what the same kernels reach in a product of large matrices, measured at the end) and bytes
-    a second.
+    peak (the most that the same kernels reach in a product of large matrices, before the steps and
+    after them) and bytes a second.
 
     --json prints {file, batch, threads, inputs, engines: [{name, runs, median, least, spread,
     ratio}], left_out: [{engine, reason}], fallbacks, steps: [{step, kind, seconds, spread, bytes,

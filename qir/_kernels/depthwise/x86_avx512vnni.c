@@ -214,12 +214,22 @@ QIR_INLINE struct column end_column(const struct block *b, size_t k) {
                     _mm512_setzero_si512());
 }
 
+/* The same block whose lines are pointed to by registers: no store of a result can change them. */
+QIR_INLINE struct block with_lines(const struct block *b, const uint8_t **lines, int count) {
+  struct block own = *b;
+  UNROLL for (int i = 0; i < count; ++i) lines[i] = b->taps[i];
+  own.taps = lines;
+  return own;
+}
+
 /*
  * A window of 3 by 3 that moves by one: a column of the input is the right one of a pixel, the
  * middle one of the next and the left one of the one after, so it is interleaved once for three.
  */
-QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *any, size_t first,
                       size_t end) {
+  const uint8_t *lines[3];
+  const struct block own = with_lines(any, lines, 3), *const b = &own;
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
   const size_t channels = run->channels;
   const struct column left = weights_at(b->weights, 0);
@@ -251,14 +261,17 @@ QIR_INLINE void slide(const struct qir_depthwise_run *run, const struct block *b
 }
 
 /* The same of one that moves by two: the right column of a pixel is the left one of the next. */
-QIR_INLINE void stride(const struct qir_depthwise_run *run, const struct block *b, size_t first,
+QIR_INLINE void stride(const struct qir_depthwise_run *run, const struct block *any, size_t first,
                        size_t end) {
+  const uint8_t *lines[3];
+  const struct block own = with_lines(any, lines, 3), *const b = &own;
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
   const struct column left = weights_at(b->weights, 0);
   const struct column middle = weights_at(b->weights, BLOCK * LANES);
   const struct column right = weights_at(b->weights, 2 * BLOCK * LANES);
   struct column x = end_column(b, 2 * first);
-  size_t at = offset(b, 2 * first + 1), to = first * run->channels;
+  const size_t channels = run->channels;
+  size_t at = offset(b, 2 * first + 1), to = first * channels;
 #define PIXEL(taken)                           \
   {                                            \
     struct column sum = opening(b);            \
@@ -269,7 +282,7 @@ QIR_INLINE void stride(const struct qir_depthwise_run *run, const struct block *
     add(&sum, &x, &right);                     \
     store(b, to, &sum, &code);                 \
     at += 2 * b->column;                       \
-    to += run->channels;                       \
+    to += channels;                            \
   }
   for (size_t ox = first; ox + 1 < end; ++ox) PIXEL(column_at(b, 0, at + b->column))
   PIXEL(end_column(b, 2 * end))
@@ -308,9 +321,11 @@ QIR_INLINE void add_tall(const struct block *b, struct column *sum, const struct
   UNROLL for (int i = 0; i < 4; ++i) QIR_DPBUSD_FROM(sum->v[i], x->fifth.v[i], w[4 + i]);
 }
 
-QIR_INLINE void slide_tall(const struct qir_depthwise_run *run, const struct block *b, size_t first,
-                           size_t end) {
+QIR_INLINE void slide_tall(const struct qir_depthwise_run *run, const struct block *any,
+                           size_t first, size_t end) {
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  const uint8_t *lines[5];
+  const struct block own = with_lines(any, lines, 5), *const b = &own;
   struct column s0 = opening(b), s1 = opening(b), s2 = opening(b), s3 = opening(b), s4;
   struct tall x = tall_column(b, first);
   add_tall(b, &s0, &x, 0);
@@ -342,9 +357,11 @@ QIR_INLINE void slide_tall(const struct qir_depthwise_run *run, const struct blo
   }
 }
 
-QIR_INLINE void stride_tall(const struct qir_depthwise_run *run, const struct block *b,
+QIR_INLINE void stride_tall(const struct qir_depthwise_run *run, const struct block *any,
                             size_t first, size_t end) {
   const struct qir_avx512_code code = qir_avx512_load_code(&run->code);
+  const uint8_t *lines[5];
+  const struct block own = with_lines(any, lines, 5), *const b = &own;
   struct column now = opening(b), next = opening(b);
   struct tall x = tall_column(b, 2 * first);
   add_tall(b, &now, &x, 0);
@@ -378,19 +395,22 @@ typedef void (*way_fn)(const struct qir_depthwise_run *, const struct block *, s
     b.flipped = flip_;                                                                           \
     b.paired = pair;                                                                             \
     b.plain = end;                                                                               \
-    b.full = whole;                                                                              \
+    b.full = whole > 0;                                                                          \
+    if (whole) b.spans = whole == 2;                                                             \
     name(run, &b, first, last);                                                                  \
   }
 #define ENDS(name, flip_, pair) \
-  WAY(name, flip_, pair, 0, 0) WAY(name, flip_, pair, 1, 0) WAY(name, flip_, pair, 1, 1)
-#define ROW(name, flip_, pair) \
-  {name##_##flip_##pair##00, name##_##flip_##pair##10, name##_##flip_##pair##11}
+  WAY(name, flip_, pair, 0, 0)  \
+  WAY(name, flip_, pair, 1, 0) WAY(name, flip_, pair, 1, 1) WAY(name, flip_, pair, 1, 2)
+#define ROW(name, flip_, pair)                                                   \
+  {name##_##flip_##pair##00, name##_##flip_##pair##10, name##_##flip_##pair##11, \
+   name##_##flip_##pair##12}
 #define WAYS(name)                                                            \
   ENDS(name, 0, 0)                                                            \
   ENDS(name, 0, 1)                                                            \
   ENDS(name, 1, 0)                                                            \
   ENDS(name, 1, 1)                                                            \
-  static const way_fn name##s[2][2][3] = {{ROW(name, 0, 0), ROW(name, 0, 1)}, \
+  static const way_fn name##s[2][2][4] = {{ROW(name, 0, 0), ROW(name, 0, 1)}, \
                                           {ROW(name, 1, 0), ROW(name, 1, 1)}};
 WAYS(any_window)
 WAYS(jump)
@@ -402,11 +422,12 @@ WAYS(stride_tall)
 void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
   const size_t width = run->width, half = width / 2;
   const int tall = run->size == 5;
-  const way_fn(*ways)[3] = (run->slides == 1   ? tall ? slide_talls : slides
+  const way_fn(*ways)[4] = (run->slides == 1   ? tall ? slide_talls : slides
                             : run->slides == 2 ? tall ? stride_talls : strides
                             : run->size == 3   ? jumps
                                                : any_windows)[run->x_flip ? 1 : 0];
   const int plain = !run->to_float && run->converts;
+  const int wholly = plain ? 1 + qir_spans(&run->code) : 0; /* what is added for whole blocks */
   const size_t blank = run->before + run->line, far = half * run->slides;
   const int pairs = half > 0 && (!run->slides || far >= run->size / 2); /* far from both ends */
   for (size_t c = 0; c < run->channels; c += BLOCK) {
@@ -428,12 +449,12 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
         .pad = run->pad,
         .spans = qir_spans(&run->code),
     };
-    const int whole = plain && left >= BLOCK;
+    const int whole = left >= BLOCK ? wholly : 0;
     if (left > BLOCK / 2 || !pairs) {
       ways[0][plain + whole](run, &b, 0, width);
     } else {
       b.blank = blank - far;
-      ways[1][plain + (plain && left == BLOCK / 2)](run, &b, 0, half);
+      ways[1][plain + (left == BLOCK / 2 ? wholly : 0)](run, &b, 0, half);
       b.blank = blank;
       if (width % 2) ways[0][plain](run, &b, width - 1, width);
     }
