@@ -67,6 +67,7 @@ ELEMENTS: Mapping[str, str] = {
     "top_k": ", ".join(_cpu.ORDERED),
     "encode": "f32 to u8, i8, u16, i16",
     "dynamic_linear": "u8, i8 to f32",
+    "dynamic_conv2d": "u8, i8 to f32",
     "decode": "u8, i8, u16, i16, i32 to f32",
     "choose": "f32 to u8, i8",
     "wide_product": "f32; weights of 4 and 8 bits in blocks",

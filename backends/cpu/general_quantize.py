@@ -238,7 +238,10 @@ _ONE = np.ones(1, np.float32)
 
 
 def conv_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution of integers minus zero points, exactly."""
+    """Lowers a convolution of integers minus zero points, exactly: by int8 kernels, else as float64
+    sums."""
+    if dynamic.scaled_convolution(b, job):
+        return
     axes = job.operands["x"].type.rank - 2
     if not 1 <= axes <= 3 or math.prod(sizes(job.operands["w"])[1:]) > 1 << 19:
         raise CannotLower("the kernel takes one to three axes and sums of up to 2^19 terms")

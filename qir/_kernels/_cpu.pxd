@@ -89,6 +89,7 @@ cdef extern from "conv/conv.h" nogil:
     cdef struct qir_conv_operands:
         int x, y
         const int8_t *weight
+        const int32_t *offset
         const int32_t *bias
         const float *multiplier
         size_t multiplier_count
@@ -103,9 +104,9 @@ cdef extern from "conv/conv.h" nogil:
         int zero, scale
         size_t count
         const float *plus
-    int qir_dynamic_linear_make(
-        uint32_t isa, size_t rows, size_t k, size_t n, const qir_conv_operands *,
-        const qir_dynamic *, qir_step *
+    int qir_dynamic_conv_make(
+        uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, const qir_dynamic *,
+        qir_step *
     )
 
 cdef extern from "depthwise/depthwise.h" nogil:

@@ -13,9 +13,6 @@ LARGEST_IMAGE = 1 << 31
 """Most floats of all channels of one: windows are read by offsets of 32 bits."""
 
 
-cdef float ONE = 1
-
-
 cdef qir_bounds bounds_of(str name, low, high) except *:
     cdef qir_bounds bounds
     bounds.bounded = low is not None or high is not None
@@ -138,40 +135,6 @@ cdef class Floats(Tensors):
         made = qir_float_linear_make(self.bits, &s, &step)
         traffic, work = 4 * (s.rows * (k + n) + n * k), s.rows * n * k
         self.append(name, "float_linear", step, made, traffic, (y,), None, work)
-
-    def dynamic_linear(
-        self, str name, x, y, weight, bias=None, *, rows, scale, scales=1, str x_type="u8",
-        zero=None,
-    ):
-        cdef qir_conv_operands o
-        cdef qir_dynamic d
-        cdef qir_step step
-        cdef const float[::1] biases
-        cdef const int8_t[::1] weights
-        weight = np.asarray(weight)
-        if weight.ndim != 2 or weight.dtype != np.int8 or 0 in weight.shape:
-            raise ValueError(f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (n, k)")
-        n, k = weight.shape
-        rows, scales = integer(name, "rows", rows, 0), integer(name, "scales", scales, 1)
-        if scales not in (1, n):
-            raise ValueError(f"{name}: {scales} scales for {n} columns")
-        weights = np.ascontiguousarray(weight).reshape(-1)
-        o.weight, o.bias, o.multiplier_count, o.to_float = &weights[0], NULL, 1, True
-        o.epilogue, o.pairs = NULL, 0
-        o.multiplier = &ONE
-        o.x, o.y = self.needs(name, "x", x, rows * k), self.needs(name, "y", y, 4 * rows * n)
-        o.x_zero, o.x_flip = 0, flip_of(name, x_type)
-        o.code = code_of(name, "u8", 0, None, None)
-        d.scale, d.count = self.needs(name, "scale", scale, 4 * scales), scales
-        d.zero = -1 if zero is None else self.needs(name, "zero", zero, 1)
-        d.plus = NULL
-        if bias is not None:
-            bias = row_of(name, "bias", bias, n)
-            biases = bias
-            d.plus = &biases[0]
-        made = qir_dynamic_linear_make(self.bits, rows, k, n, &o, &d, &step)
-        traffic = rows * (k + 4 * n) + n * k
-        self.append(name, "dynamic_linear", step, made, traffic, (y,), None, rows * n * k)
 
     def float_matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row,

@@ -31,25 +31,6 @@ class Floats(Tensors):
         each by one fused multiply-add a value from 0 on; then the blocks, then the bias.
         """
 
-    def dynamic_linear(
-        self,
-        name: str,
-        x: int,
-        y: int,
-        weight: NDArray[np.int8],
-        bias: NDArray[np.float32] | None = None,
-        *,
-        rows: int,
-        scale: int,
-        scales: int = 1,
-        x_type: str = "u8",
-        zero: int | None = None,
-    ) -> None:
-        """y = f32(sum of (x - zero) * weight) * scale + bias, the sum exact; weight is (n, k).
-
-        The zero, one code of x, and the scales, 1 or n float32, are buffers.
-        """
-
     def float_matmul(
         self,
         name: str,

@@ -17,6 +17,7 @@ struct depthwise {
   struct qir_depthwise_run run; /* what all runs have in common */
   int x, y;
   size_t column;          /* places of a column of the window, 0 if groups run on */
+  size_t repeats;         /* how often the taps follow each other: see weight_of */
   size_t rows;            /* rows of the output in a task */
   size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
   const uint8_t *pad;     /* a line of x, w * c bytes, all of the zero point */
@@ -39,6 +40,30 @@ static size_t tap_at(const struct depthwise *v, size_t ky, size_t kx) {
   return v->column ? kx * v->column + ky : ky * v->s.kw + kx;
 }
 
+/*
+ * The weight of a tap in its `repeat`th place. Offsets of weights are added where weights have 16
+ * bits; else all taps are taken once or twice more, by what 8 bits hold of the offset.
+ */
+static int32_t weight_of(const struct depthwise *v, const struct qir_conv_operands *o, size_t c,
+                         size_t tap, size_t repeat) {
+  const int32_t weight = o->weight[c * v->s.kh * v->s.kw + tap];
+  const int32_t offset = o->offset ? o->offset[c] : 0;
+  if (v->kernel->widened) return weight + offset;
+  const int32_t most = offset < INT8_MIN ? INT8_MIN : offset > INT8_MAX ? INT8_MAX : offset;
+  return repeat == 0 ? weight : repeat == 1 ? most : offset - most;
+}
+
+/* How often the taps are taken in all. */
+static size_t repeats(const struct qir_depthwise_kernel *k, const struct qir_conv_operands *o,
+                      size_t channels) {
+  size_t most = 1;
+  for (size_t c = 0; o->offset && !k->widened && c < channels; ++c) {
+    const size_t own = o->offset[c] < INT8_MIN || o->offset[c] > INT8_MAX ? 3 : 2;
+    if (own > most) most = own;
+  }
+  return most;
+}
+
 /* Packs channel c in place `to` of its block. */
 static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o, size_t c,
                          size_t to, char *weights, int32_t *bias, float *multiplier) {
@@ -46,18 +71,19 @@ static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o,
   const size_t taps = v->s.kh * v->s.kw, block = c / k->block;
   uint32_t sum = 0;
   uint64_t most = (uint64_t)llabs(o->bias ? o->bias[c] : 0);
-  for (size_t ky = 0; ky < v->s.kh; ++ky)
-    for (size_t kx = 0; kx < v->s.kw; ++kx) {
-      const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
-      const size_t tap = tap_at(v, ky, kx), group = block * v->run.groups + tap / k->lanes;
-      const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
-      if (k->widened)
-        ((int16_t *)weights)[at] = value;
-      else
-        ((int8_t *)weights)[at] = value;
-      sum += (uint32_t)(int32_t)value;
-      most += (uint64_t)abs(value) * UINT8_MAX;
-    }
+  for (size_t i = 0; i < v->repeats * taps; ++i) {
+    const size_t repeat = i / taps, ky = i % taps / v->s.kw, kx = i % taps % v->s.kw;
+    const int32_t value = weight_of(v, o, c, i % taps, repeat);
+    const size_t tap = repeat * taps + tap_at(v, ky, kx);
+    const size_t group = block * v->run.groups + tap / k->lanes;
+    const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
+    if (k->widened)
+      ((int16_t *)weights)[at] = (int16_t)value;
+    else
+      ((int8_t *)weights)[at] = (int8_t)value;
+    sum += (uint32_t)value;
+    most += (uint64_t)abs(value) * UINT8_MAX;
+  }
   const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
   bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
   multiplier[block * k->block + to] = o->multiplier[o->multiplier_count == 1 ? 0 : c];
@@ -84,6 +110,8 @@ static void point(const struct depthwise *v, const uint8_t *const *lines, size_t
       const size_t ix = ox * s->sw + kx * s->dw - s->pl; /* wraps below zero: then not below w */
       taps[tap_at(v, ky, kx)] = ix < s->w ? lines[ky] + ix * s->c : v->pad;
     }
+  const size_t count = s->kh * s->kw;
+  for (size_t i = count; i < v->repeats * count; ++i) taps[i] = taps[i - count];
 }
 
 /* Pixels of one output row from first to end, which one pointer a tap can follow. */
@@ -178,10 +206,12 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
-  const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5);
+  const size_t times = repeats(k, o, shape->c);
+  const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5) && times == 1;
   const size_t column =
       square && k->lanes == 4 && !o->pairs ? qir_round_up(shape->kh, k->lanes) : 0;
-  const size_t groups = column ? shape->kw * column / k->lanes : (taps + k->lanes - 1) / k->lanes;
+  const size_t groups =
+      column ? shape->kw * column / k->lanes : (times * taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
@@ -194,6 +224,7 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   v->x = o->x;
   v->y = o->y;
   v->column = column;
+  v->repeats = times;
   v->pad = memset(memory + weights + 2 * vector, (uint8_t)o->x_zero, pad);
   v->run = (struct qir_depthwise_run){
       .step = shape->sw * shape->c,

@@ -20,8 +20,13 @@ static inline __attribute__((always_inline)) void tile(const struct qir_gemm_blo
     for (int j = 0; j < v; ++j) acc[r][j] = _mm256_loadu_si256((const __m256i *)(b->bias + j * NR));
   if (b->shift)
     for (int r = 0; r < m; ++r)
-      for (int j = 0; j < v; ++j)
-        acc[r][j] = _mm256_add_epi32(acc[r][j], _mm256_set1_epi32(b->shift[i + (size_t)r]));
+      for (int j = 0; j < v; ++j) {
+        __m256i shift = _mm256_set1_epi32(b->shift[i + (size_t)r]);
+        if (b->gain)
+          shift =
+              _mm256_mullo_epi32(shift, _mm256_loadu_si256((const __m256i *)(b->gain + j * NR)));
+        acc[r][j] = _mm256_add_epi32(acc[r][j], shift);
+      }
   const int16_t *w = b->panel;
   for (size_t t = 0; t < b->taps; ++t) {
     const int16_t *const *rows = (const int16_t *const *)(b->rows + t * b->row_stride + i);
