@@ -66,6 +66,7 @@ ELEMENTS: Mapping[str, str] = {
     "place": ", ".join(_cpu.ORDERED),
     "top_k": ", ".join(_cpu.ORDERED),
     "encode": "f32 to u8, i8, u16, i16",
+    "pointwise": FLOAT,
     "dynamic_linear": "u8, i8 to f32",
     "dynamic_conv2d": "u8, i8 to f32",
     "decode": "u8, i8, u16, i16, i32 to f32",

@@ -54,6 +54,7 @@ VECTOR_KINDS = frozenset(
         "float_last_chain",
         "float_last_pool2d",
         "float_last_mean",
+        "pointwise",
         "recurrent",
         "wide_conv",
         "wide_product",

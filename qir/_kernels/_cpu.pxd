@@ -376,6 +376,22 @@ cdef extern from "tensors/tensors.h" nogil:
         uint32_t isa, qir_kind kind, size_t size, int x, int scale, int zero, qir_step *
     )
 
+cdef extern from "pointwise/pointwise.h" nogil:
+    int QIR_POINTWISE_OPS, QIR_POINTWISE_INPUTS, QIR_POINTWISE_CONSTANTS
+    cdef enum qir_pointwise_kind:
+        pass
+    cdef struct qir_pointwise_op:
+        qir_pointwise_kind kind
+        int which, a, b
+        double low, high
+    cdef struct qir_pointwise:
+        size_t inputs, constants, ops, size
+        int x[8]
+        int y
+        float constant[8]
+        qir_pointwise_op op[16]
+    int qir_pointwise_make(uint32_t isa, const qir_pointwise *, qir_step *)
+
 cdef extern from "wide/wide.h" nogil:
     cdef struct qir_wide_product:
         qir_matmul_shape s

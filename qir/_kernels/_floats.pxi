@@ -13,6 +13,10 @@ LARGEST_IMAGE = 1 << 31
 """Most floats of all channels of one: windows are read by offsets of 32 bits."""
 
 
+POINTWISE = {"real": REALS, "function": FUNCTIONS, "unary": UNARY}
+"""Ops of a chain on each float by itself, in the order of enum qir_pointwise_kind."""
+
+
 cdef qir_bounds bounds_of(str name, low, high) except *:
     cdef qir_bounds bounds
     bounds.bounded = low is not None or high is not None
@@ -135,6 +139,34 @@ cdef class Floats(Tensors):
         made = qir_float_linear_make(self.bits, &s, &step)
         traffic, work = 4 * (s.rows * (k + n) + n * k), s.rows * n * k
         self.append(name, "float_linear", step, made, traffic, (y,), None, work)
+
+    def pointwise(self, str name, inputs, y, *, constants, ops, size):
+        cdef qir_pointwise s
+        cdef qir_step step
+        size = integer(name, "size", size, 0)
+        inputs, constants, ops = list(inputs), list(constants), list(ops)
+        for what, given, most in (
+            ("inputs", inputs, QIR_POINTWISE_INPUTS),
+            ("constants", constants, QIR_POINTWISE_CONSTANTS),
+            ("ops", ops, QIR_POINTWISE_OPS),
+        ):
+            integer(name, f"number of {what}", len(given), what == "ops", most)
+        s.size, s.inputs, s.constants, s.ops = size, len(inputs), len(constants), len(ops)
+        for i, x in enumerate(inputs):
+            s.x[i] = self.needs(name, "x", x, 4 * size)
+        for i, constant in enumerate(constants):
+            s.constant[i] = real_of(name, "constant", constant)
+        for i, op in enumerate(ops):
+            kind, which, a, b, low, high = op
+            number = one_of(name, "kind of op,", kind, POINTWISE)
+            before = len(inputs) + len(constants) + i - 1  # the last value there is by then
+            s.op[i].kind = <qir_pointwise_kind><int>number
+            s.op[i].which = one_of(name, kind, which, POINTWISE[kind])
+            s.op[i].a, s.op[i].b = integer(name, "a", a, 0, before), integer(name, "b", b, 0, before)
+            s.op[i].low, s.op[i].high = float(low), float(high)
+        s.y = self.needs(name, "y", y, 4 * size)
+        made = qir_pointwise_make(self.bits, &s, &step)
+        self.append(name, "pointwise", step, made, 4 * size * (len(inputs) + 1), (y,))
 
     def float_matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row,

@@ -31,6 +31,23 @@ class Floats(Tensors):
         each by one fused multiply-add a value from 0 on; then the blocks, then the bias.
         """
 
+    def pointwise(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        y: int,
+        *,
+        constants: Sequence[float],
+        ops: Sequence[tuple[str, str, int, int, float, float]],
+        size: int,
+    ) -> None:
+        """Computes ops on each float by itself, with the bytes of a step for each.
+
+        An op is its kind ("real", "function" or "unary"), its name in `REALS`, `FUNCTIONS` or
+        `UNARY`, the numbers of the values a and b, of which the latter two kinds read a, and the
+        options a and b of such a step. Values are numbered: inputs, constants, results of ops.
+        """
+
     def float_matmul(
         self,
         name: str,

@@ -35,17 +35,21 @@ static uint8_t zero_code(const struct conv *v, void *const *buffers) {
 }
 
 /* Points a block to what a run finds: biases and multipliers of the panel from channel j on. */
-static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *bias,
-                 float *multiplier, struct qir_gemm_block *block) {
+static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *restrict bias,
+                 float *restrict multiplier, struct qir_gemm_block *block) {
   const struct qir_dynamic *d = &v->dynamic;
   const uint8_t code = zero_code(v, buffers);
   const int32_t zero = v->block.x_flip ? (int8_t)code : code;
-  const float *scale = buffers[d->scale];
-  for (size_t i = 0; i < block->columns; ++i) {
-    const size_t at = qir_gemm_place(block->width, 1, i);
-    bias[at] = (int32_t)((uint32_t)block->bias[at] - (uint32_t)zero * (uint32_t)v->sums[j + i]);
-    multiplier[at] = scale[d->count == 1 ? 0 : j + i];
-  }
+  const size_t n = block->columns;
+  const float *scale = (const float *)buffers[d->scale] + (d->count == 1 ? 0 : j);
+  const int32_t *given = block->bias, *sums = v->sums + j;
+  /* Panels of float results hold their columns in order: see qir_gemm_place. */
+  for (size_t i = 0; i < n; ++i)
+    bias[i] = (int32_t)((uint32_t)given[i] - (uint32_t)zero * (uint32_t)sums[i]);
+  if (d->count == 1)
+    for (size_t i = 0; i < n; ++i) multiplier[i] = *scale;
+  else
+    memcpy(multiplier, scale, n * sizeof *scale);
   block->bias = bias;
   block->multiplier = multiplier;
   block->below_one = 0;
