@@ -431,6 +431,7 @@ cdef extern from "recurrent/recurrent.h" nogil:
         const float *w
         const float *r
         const float *bias
+        const float *peephole
         int x, h0, c0, y, h, c
     int qir_recurrent_make(uint32_t isa, const qir_recurrent *, qir_step *)
 
