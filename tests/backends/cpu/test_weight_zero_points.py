@@ -171,3 +171,28 @@ def test_convolutions_whose_numbers_a_run_finds(
     # Zero points other than 0: padding counts as them.
     x = (rng.normal(size=(2, channels, 9, 8)) + 1).astype(F32)
     compared(proto, {"x": x}, tmp_path, "dynamic_conv2d")
+
+
+def test_images_stay_channels_last_between_dynamic_convolutions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(95)
+    constants: dict[str, Tensor] = {"wz": np.array(0, np.int8)}
+    nodes, x = [], "x"
+    for i, (channels, out) in enumerate(((3, 16), (16, 24))):
+        constants[f"w{i}"] = integers(rng, "i8", out, channels, 3, 3)
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [x], [f"q{i}", f"s{i}", f"z{i}"]),
+            helper.make_node("ConvInteger", [f"q{i}", f"w{i}", f"z{i}"], [f"i{i}"]),
+            helper.make_node("Cast", [f"i{i}"], [f"f{i}"], to=FLOAT),
+            helper.make_node("Mul", [f"f{i}", f"s{i}"], [f"m{i}"]),
+            helper.make_node("Relu", [f"m{i}"], [x := f"r{i}"]),
+        ]
+    nodes.append(helper.make_node("GlobalAveragePool", [x], ["mean"]))
+    proto = model(nodes, {"x": (FLOAT, [1, 3, 12, 12])}, {"mean": (FLOAT, None)}, constants)
+    program = CpuTarget().compile(qir.load(save(proto, tmp_path)), threads=1)
+    data = rng.normal(size=(1, 3, 12, 12)).astype(F32)
+    program(x=data)
+    kinds = [row.kind for row in program.describe()]
+    between = kinds[kinds.index("dynamic_conv2d") : len(kinds) - kinds[::-1].index("encode")]
+    assert between == ["dynamic_conv2d", "float_bound", "choose", "encode"]
+    compared(model(nodes[:-1], {"x": (FLOAT, [1, 3, 12, 12])}, {x: (FLOAT, None)}, constants),
+             {"x": data}, tmp_path, "dynamic_conv2d")  # fmt: skip
