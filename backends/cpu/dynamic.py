@@ -78,9 +78,8 @@ def scaled_convolution(b: ProgramBuilder, job: Job) -> bool:
     groups = job.int_attr("groups")
     if value.type.rank != 4 or kernel.type.rank != 4 or not _takes(b, job, "x"):
         return False
-    # One channel a group leaves the matrix kernels nothing to share.
     weights = _constant_weights(job, "w", 0)
-    if weights is None or (groups > 1 and weights.data.shape[1] == 1):
+    if weights is None:
         return False
     channels = len(weights.data)
     fused = _fused_scaling(b, job.result, channels, (channels, 1, 1))

@@ -114,6 +114,11 @@ cdef extern from "depthwise/depthwise.h" nogil:
         uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
     )
 
+    int qir_dynamic_depthwise_make(
+        uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, const qir_dynamic *,
+        qir_step *
+    )
+
 cdef extern from "grouped/grouped.h" nogil:
     bint qir_grouped_fits(uint32_t isa, const qir_conv_shape *)
     int qir_grouped_make(

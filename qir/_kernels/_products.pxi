@@ -139,6 +139,7 @@ cdef class Products(Floats):
         cdef qir_conv_shape s
         cdef qir_conv_operands o
         cdef qir_dynamic d
+        cdef qir_epilogue finish
         cdef qir_step step
         cdef const int8_t[::1] weights
         cdef const int32_t[::1] offsets
@@ -177,7 +178,15 @@ cdef class Products(Floats):
             bias = row_of(name, "bias", bias, oc)
             biases = bias
             d.plus = &biases[0]
-        made = qir_dynamic_conv_make(self.bits, &s, &o, &d, &step)
+        if groups == c == oc and groups > 1 and read:
+            if bias is not None:  # what is added to floats is the epilogue of such a kernel
+                given = epilogue_of(name, (("factor", (1.0,)), ("bias", bias)), oc)
+                finish = self.epilogue(name, given, 0)
+                finish.code, finish.to_float = o.code, True
+                o.epilogue = &finish
+            made = qir_dynamic_depthwise_make(self.bits, &s, &o, &d, &step)
+        else:
+            made = qir_dynamic_conv_make(self.bits, &s, &o, &d, &step)
         size = weights.shape[0]
         return self.append(
             name, kind, step, made, read + wrote + size, (y,), None, n * oh * ow * size

@@ -24,6 +24,10 @@ struct depthwise {
   qir_epilogue_fn finish; /* or NULL */
   struct qir_epilogue epilogue;
   size_t sums; /* where in scratch memory the sums for `finish` are */
+  struct qir_dynamic dynamic;
+  const int32_t *totals;  /* of the weights, in packed order, where the zero is dynamic, or NULL */
+  const uint32_t *places; /* of the channel in each place of packed order */
+  size_t found, count;    /* where in scratch memory what a run finds is, and places of it */
 };
 
 /*
@@ -151,8 +155,37 @@ static void run_line(const struct depthwise *v, const uint8_t *const *lines, voi
   v->kernel->run(&run);
 }
 
+/* Points a step to what a run finds: biases, multipliers and padding. */
+static void find(struct depthwise *v, void *const *buffers, char *memory) {
+  const struct qir_dynamic *d = &v->dynamic;
+  const uint8_t code = d->zero < 0 ? 0 : *(const uint8_t *)buffers[d->zero];
+  const uint32_t zero = (uint32_t)(v->run.x_flip ? (int8_t)code : code);
+  const float *scale = buffers[d->scale];
+  int32_t *bias = (int32_t *)memory;
+  float *multiplier = (float *)(memory + v->count * sizeof(int32_t));
+  for (size_t i = 0; i < v->count; ++i) {
+    bias[i] = (int32_t)((uint32_t)v->run.bias[i] - zero * (uint32_t)v->totals[i]);
+    multiplier[i] = scale[d->count == 1 ? 0 : v->places[i]];
+  }
+  v->run.bias = bias;
+  v->run.multiplier = multiplier;
+  v->run.pad = code;
+  v->pad = memset(memory + 2 * v->count * sizeof(int32_t), code, v->s.w * v->s.c);
+}
+
+static void run_rows(const struct depthwise *v, void *const *buffers, void *scratch, long task);
+
+static void run_dynamic(const void *params, void *const *buffers, void *scratch, long task) {
+  struct depthwise own = *(const struct depthwise *)params;
+  find(&own, buffers, (char *)scratch + own.found);
+  run_rows(&own, buffers, scratch, task);
+}
+
 static void run(const void *params, void *const *buffers, void *scratch, long task) {
-  const struct depthwise *v = params;
+  run_rows(params, buffers, scratch, task);
+}
+
+static void run_rows(const struct depthwise *v, void *const *buffers, void *scratch, long task) {
   const struct qir_conv_shape *s = &v->s;
   const size_t begin = (size_t)task * v->rows, all = s->n * s->oh;
   const size_t end = begin + v->rows < all ? begin + v->rows : all;
@@ -201,8 +234,31 @@ static void find_padding(struct depthwise *v) {
   v->run.line = s->w;
 }
 
-int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
-                       const struct qir_conv_operands *o, struct qir_step *step) {
+/* The sum of the weights of a channel. */
+static int32_t total_of(const struct depthwise *v, const struct qir_conv_operands *o, size_t c) {
+  const size_t taps = v->s.kh * v->s.kw;
+  uint32_t sum = o->offset ? (uint32_t)taps * (uint32_t)o->offset[c] : 0;
+  for (size_t i = 0; i < taps; ++i) sum += (uint32_t)(int32_t)o->weight[c * taps + i];
+  return (int32_t)sum;
+}
+
+/* Sums of weights, and which channel is where, for numbers that a run finds: as pack places them.
+ */
+static void total(const struct depthwise *v, const struct qir_conv_operands *o, int32_t *totals,
+                  uint32_t *places) {
+  const size_t block = v->kernel->block, half = block / 2;
+  for (size_t c = 0; c < v->s.c; ++c) {
+    const size_t in = c % block, first = c - in, copies = v->s.c - first <= half ? 2 : 1;
+    for (size_t i = 0; i < copies; ++i) {
+      const size_t at = first + place(v->kernel, in + i * half);
+      totals[at] = total_of(v, o, c);
+      places[at] = (uint32_t)c;
+    }
+  }
+}
+
+static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct qir_conv_operands *o,
+                const struct qir_dynamic *dynamic, struct qir_step *step) {
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
@@ -215,7 +271,8 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
-  const size_t whole = head + weights + 2 * vector + pad;
+  const size_t found_at = head + weights + 2 * vector + pad;
+  const size_t whole = found_at + (dynamic ? 2 * vector : 0);
   struct depthwise *v = qir_step_alloc(whole + (o->epilogue ? qir_epilogue_size(shape->c) : 0));
   if (!v) return 0;
   char *memory = (char *)v + head;
@@ -250,11 +307,29 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   find_inside(v);
   find_padding(v);
   pack(v, o, memory, (int32_t *)(memory + weights), (float *)(memory + weights + vector));
-  step->run = run;
+  step->run = dynamic ? run_dynamic : run;
   step->params = v;
   step->tasks = (long)((shape->n * shape->oh + v->rows - 1) / v->rows);
   v->sums = qir_round_up((groups * k->lanes + shape->kh) * sizeof(void *), 64);
-  step->scratch =
-      v->sums + (v->finish ? qir_round_up(shape->ow * shape->c * sizeof(float), 64) : 0);
+  v->found = v->sums + (v->finish ? qir_round_up(shape->ow * shape->c * sizeof(float), 64) : 0);
+  step->scratch = v->found + (dynamic ? 2 * vector + pad : 0);
+  if (dynamic) {
+    v->dynamic = *dynamic;
+    v->count = vector / sizeof(int32_t);
+    v->totals = (int32_t *)((char *)v + found_at);
+    v->places = (uint32_t *)((char *)v + found_at + vector);
+    total(v, o, (int32_t *)((char *)v + found_at), (uint32_t *)((char *)v + found_at + vector));
+  }
   return 1;
+}
+
+int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
+                       const struct qir_conv_operands *o, struct qir_step *step) {
+  return make(isa, shape, o, NULL, step);
+}
+
+int qir_dynamic_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
+                               const struct qir_conv_operands *o, const struct qir_dynamic *dynamic,
+                               struct qir_step *step) {
+  return make(isa, shape, o, dynamic, step);
 }

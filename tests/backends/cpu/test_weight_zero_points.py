@@ -143,7 +143,7 @@ def test_products_whose_numbers_a_run_finds(
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("weights", ["u8", "i8"])
-@pytest.mark.parametrize("which", [name for name in CONVOLUTIONS if name != "depthwise"])
+@pytest.mark.parametrize("which", CONVOLUTIONS)
 def test_convolutions_whose_numbers_a_run_finds(
     tmp_path: Path, which: str, weights: str, per_channel: bool
 ) -> None:
