@@ -1,5 +1,7 @@
 """QIR's kernels next to other runtimes on seven networks, float32 and int8, in one run.
 
+`--kinds dynamic` and `dynamic-u8` are files of onnxruntime's quantize_dynamic, i8 and u8 weights.
+
 Each network is made from one seed, run as it is and as QIR quantizes it for onnxruntime, by every
 runtime in turns; what is printed is how many times QIR's median time each of them takes. Above 1,
 QIR is faster. All run on the same cores and as many threads; with several, a turn waits until
@@ -113,6 +115,15 @@ def quantized(path: Path, feed: Feed, destination: Path) -> qir.Graph:
     return result
 
 
+def quantized_dynamically(path: Path, destination: Path, weights: str) -> qir.Graph:
+    """Returns a network as onnxruntime's own tool quantizes it dynamically, which is written."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    kinds = {"dynamic": QuantType.QInt8, "dynamic-u8": QuantType.QUInt8}
+    quantize_dynamic(path, destination, weight_type=kinds[weights])
+    return qir.load(destination)
+
+
 def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folder: Path) -> None:
     """Prints the rows of one network."""
     model = NETWORKS[name](size)
@@ -121,10 +132,15 @@ def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folde
     onnx.save(model, source)
     del model
     for kind in args.kinds:
-        graph = qir.load(source) if kind == "float32" else quantized(source, feed, integer_file)
         path = source if kind == "float32" else integer_file
+        if kind.startswith("dynamic"):
+            graph = quantized_dynamically(source, integer_file, kind)
+        else:
+            graph = qir.load(source) if kind == "float32" else quantized(source, feed, integer_file)
         runs: dict[str, Run] = {}
-        for peer in args.peers:
+        # The others have no kernels for what onnxruntime's tool writes, or another network.
+        peers = ["onnxruntime"] if kind.startswith("dynamic") else args.peers
+        for peer in peers:
             with suppress(NotAvailable):
                 runs[peer] = PEERS[peer](Case(name, kind, path, feed, args.threads))
         compiled = qir.compile(graph, threads=args.threads)
@@ -174,8 +190,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=USUAL)
-    parser.add_argument("--kinds", nargs="+", choices=["float32", "int8"],
-                        default=["float32", "int8"])  # fmt: skip
+    parser.add_argument("--kinds", nargs="+",
+                        choices=["float32", "int8", "dynamic", "dynamic-u8"],
+                        default=["float32", "int8"],
+                        help="dynamic: by onnxruntime's quantize_dynamic, beside it alone")  # fmt: skip
     parser.add_argument("--peers", nargs="+", choices=installed, default=installed)
     parser.add_argument(
         "--processor-time",

@@ -316,6 +316,10 @@ class ProgramBuilder:
             return value.constant.data
         return self._folds[value][1]() if value in self._folds else None
 
+    def is_nhwc(self, value: Value) -> bool:
+        """Returns whether a value is held in NHWC alone: elementwise ops then keep it so."""
+        return self.has_buffer(value, nhwc=True) and not self.has_buffer(value, nhwc=False)
+
     def prefers_nhwc(self, value: Value) -> bool:
         """Returns whether NHWC is the better layout for a value, by the consumers it has."""
         if value.type.rank != 4 or itemsize(value) != 1:

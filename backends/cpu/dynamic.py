@@ -1,25 +1,30 @@
-"""Dynamically quantized products: a run computes the zero point and scale of an operand.
+"""Dynamically quantized products and convolutions, whose zero point and scale a run computes.
 
-ONNX writes them as MatMulInteger, Cast and Mul, often with an Add of a bias. All of them are one
-step of the int8 kernels: the sum is exact, then rounded to float32, then multiplied, then added to,
-just as the nodes do it.
+ONNX writes them as MatMulInteger or ConvInteger, Cast and Mul, often with an Add of a bias. All of
+them are one step of the int8 kernels: the sum is exact, then rounded to float32, then multiplied,
+then added to, just as the nodes do it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.dtype import F32
+from qir.ir.dtype import F32, I8, U8
 from qir.ir.node import Node, Value
 
 from . import plain_elements
-from .builder import Buffer, ProgramBuilder, sizes
-from .kernel_types import Job
+from .builder import TO_NHWC, Buffer, ProgramBuilder, permuted, sizes
+from .kernel_types import CenteredWeights, Job, centered_weights
+from .sizes import Sizes
 
+FLOAT_BYTES = 4
+"""Bytes of a float32 element."""
 ONE = np.ones(1, np.float32)
 """The scale of sums that nothing multiplies."""
 
@@ -38,65 +43,124 @@ class ScaledSums:
 def scaled_product(b: ProgramBuilder, job: Job) -> bool:
     """Lowers a matmul_integer with the cast and product after it; returns False where no int8
     kernel does."""
-    value, zero = job.operands["a"], job.operands.get("a.zero")
-    columns, kind = _constant_columns(job), plain_elements.kind_of(value)
-    # Values that calibration watches must be computed as they are, so nothing is fused.
-    if b.watched or columns is None or kind not in ("u8", "i8") or value.type.rank < 2:
+    value, matrix = job.operands["a"], job.operands["b"]
+    if value.type.rank < 2 or matrix.type.rank != 2 or not _takes(b, job, "a"):
         return False
-    if zero is not None and (math.prod(sizes(zero)) != 1 or zero.type.dtype != value.type.dtype):
+    weights = _constant_weights(job, "b", 1)
+    if weights is None or weights.data.shape[0] != sizes(value)[-1]:
         return False
-    fused = _fused_scaling(b, job.result, len(columns))
-    if fused is None or columns.shape[1] != sizes(value)[-1]:
+    columns = np.ascontiguousarray(weights.data.T)
+    fused = _fused_scaling(b, job.result, len(columns), sizes(job.result)[-1:])
+    if fused is None:
         return False
-    source = b.buffer(value)
-    scale = Buffer(4, data=ONE) if fused.scale is None else b.buffer(fused.scale)
-    zeros = None if zero is None else b.buffer(zero)
+    source, found = b.buffer(value), _found_numbers(b, job, "a", fused)
     target = b.allocate(fused.result)
     b.fused.update(fused.nodes)
-    rows, scales = math.prod(sizes(value)[:-1]), scale.size // 4
+    rows = math.prod(sizes(value)[:-1])
     b.add(
         job.name,
         "dynamic_linear",
-        [source, scale] if zeros is None else [source, scale, zeros],
+        [source, *found.buffers],
         [target],
         sizes(fused.result),
         lambda plan, at: plan.dynamic_linear(
-            job.name,
-            at(source),
-            at(target),
-            columns,
-            fused.bias,
-            rows=rows,
-            scale=at(scale),
-            scales=scales,
-            x_type=kind,
-            zero=None if zeros is None else at(zeros),
+            job.name, at(source), at(target), columns, fused.bias, rows=rows,
+            offset=weights.offset, **found.options(at),
         ),
-    )
+    )  # fmt: skip
     return True
 
 
-def _constant_columns(job: Job) -> NDArray[np.int8] | None:
-    """Returns the columns of a constant matrix minus zero points; None where these do not fit 8
-    bits."""
-    matrix, zero = job.operands["b"], job.operands.get("b.zero")
-    if matrix.constant is None or matrix.type.rank != 2 or 0 in sizes(matrix):
+def scaled_convolution(b: ProgramBuilder, job: Job) -> bool:
+    """Lowers a conv_integer of images with the cast and product after it; returns False where no
+    int8 kernel does."""
+    value, kernel = job.operands["x"], job.operands["w"]
+    groups = job.int_attr("groups")
+    if value.type.rank != 4 or kernel.type.rank != 4 or not _takes(b, job, "x"):
+        return False
+    weights = _constant_weights(job, "w", 0)
+    if weights is None:
+        return False
+    channels = len(weights.data)
+    fused = _fused_scaling(b, job.result, channels, (channels, 1, 1))
+    if fused is None:
+        return False
+    stride, dilation = (job.int_tuple(name) or (1, 1) for name in ("stride", "dilation"))
+    source, found = b.buffer(value, nhwc=True), _found_numbers(b, job, "x", fused)
+    target = b.allocate(fused.result, nhwc=True)
+    b.fused.update(fused.nodes)
+    n, h, w, c = permuted(sizes(value), TO_NHWC)
+    pad = job.int_tuple("pad") or (0, 0, 0, 0)
+    b.add(
+        job.name,
+        "dynamic_conv2d",
+        [source, *found.buffers],
+        [target],
+        permuted(sizes(fused.result), TO_NHWC),
+        lambda plan, at: plan.dynamic_conv2d(
+            job.name, at(source), at(target), weights.data, fused.bias, shape=(n, h, w, c),
+            stride=(stride[0], stride[1]), pad=(pad[0], pad[1], pad[2], pad[3]),
+            dilation=(dilation[0], dilation[1]), groups=groups, offset=weights.offset,
+            **found.options(at),
+        ),
+    )  # fmt: skip
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundNumbers:
+    """The scale and zero point that a run finds, as buffers of a step."""
+
+    kind: str
+    scale: Buffer
+    zero: Buffer | None
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [self.scale] if self.zero is None else [self.scale, self.zero]
+
+    def options(self, at: Callable[[Buffer], int]) -> dict[str, Any]:
+        """Returns the options of a step once buffers have numbers."""
+        zero = None if self.zero is None else at(self.zero)
+        scales = self.scale.size // FLOAT_BYTES
+        return {"x_type": self.kind, "scale": at(self.scale), "scales": scales, "zero": zero}
+
+
+def _found_numbers(b: ProgramBuilder, job: Job, slot: str, fused: ScaledSums) -> _FoundNumbers:
+    zero = job.operands.get(f"{slot}.zero")
+    return _FoundNumbers(
+        plain_elements.kind_of(job.operands[slot]),
+        Buffer(FLOAT_BYTES, data=ONE) if fused.scale is None else b.buffer(fused.scale),
+        None if zero is None else b.buffer(zero),
+    )
+
+
+def _takes(b: ProgramBuilder, job: Job, slot: str) -> bool:
+    """Returns whether the kernels read an operand: 8 bits with one zero point."""
+    value, zero = job.operands[slot], job.operands.get(f"{slot}.zero")
+    # Values that calibration watches must be computed as they are, so nothing is fused.
+    if b.watched or plain_elements.kind_of(value) not in ("u8", "i8"):
+        return False
+    return zero is None or (math.prod(sizes(zero)) == 1 and zero.type.dtype == value.type.dtype)
+
+
+def _constant_weights(job: Job, slot: str, axis: int) -> CenteredWeights | None:
+    """Returns constant weights less their zero points, one for all or one for each channel of an
+    axis; None for others."""
+    value, zero = job.operands[slot], job.operands.get(f"{slot}.zero")
+    if value.constant is None or 0 in sizes(value) or value.type.dtype not in (U8, I8):
         return None
-    data = np.asarray(matrix.constant.data).astype(np.int32)
+    zeros: NDArray[np.generic] = np.zeros(1, np.int16)
     if zero is not None:
-        if zero.constant is None or math.prod(sizes(zero)) not in (1, sizes(matrix)[1]):
+        if zero.constant is None or math.prod(sizes(zero)) not in (1, sizes(value)[axis]):
             return None
-        # The kernel multiplies i8 weights: the zero point is subtracted ahead of time where that
-        # fits.
-        data = data - np.asarray(zero.constant.data).astype(np.int32).reshape(-1)
-    if data.min() < -128 or data.max() > 127:
-        return None
-    return np.ascontiguousarray(data.T.astype(np.int8))
+        zeros = np.asarray(zero.constant.data).reshape(-1)
+    return centered_weights(np.asarray(value.constant.data), zeros, axis)
 
 
-def _fused_scaling(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums | None:
-    """Returns the cast to float32 that is the sums' only consumer, with the product after it if
-    possible."""
+def _fused_scaling(b: ProgramBuilder, value: Value, columns: int, each: Sizes) -> ScaledSums | None:
+    """Returns the cast to float32 that is the sums' only consumer, with the product and the sum
+    after it if possible; `each` is the last sizes of one number for each column."""
     cast = _sole_user(value)
     if cast is None or cast.op != "cast" or cast.result.type.dtype != F32:
         return None
@@ -112,31 +176,37 @@ def _fused_scaling(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums 
     shape = sizes(scale)
     per_tensor, per_column = (
         math.prod(shape) == 1,
-        shape[-1:] == (columns,) and math.prod(shape) == columns,
+        shape[-len(each) :] == each and math.prod(shape) == columns,
     )
     if not available or not (per_tensor or per_column):
         return sums
-    return _with_bias(
-        replace(sums, result=node.result, nodes=(*sums.nodes, node.name), scale=scale), columns
-    )
+    scaled = replace(sums, result=node.result, nodes=(*sums.nodes, node.name), scale=scale)
+    return _with_bias(scaled, columns, each)
 
 
-def _with_bias(sums: ScaledSums, columns: int) -> ScaledSums:
+def _with_bias(sums: ScaledSums, columns: int, each: Sizes) -> ScaledSums:
     """Returns scaled sums with the bias that their only consumer adds, if one does."""
     node = _sole_user(sums.result)
     if node is None or node.op != "add" or node.result.type.element != F32:
         return sums
     others = [v for v in node.operands.values() if v is not sums.result]
-    if len(others) != 1 or others[0].constant is None or others[0].type.element != F32:
+    if len(others) != 1 or others[0].type.element != F32:
         return sums
-    shape = sizes(others[0])
-    if math.prod(shape) != columns or shape[-1:] != (columns,):
+    shape, elements = sizes(others[0]), _constant_elements(others[0])
+    if elements is None or math.prod(shape) != columns or shape[-len(each) :] != each:
         return sums
     # A bias of more axes than the sums would add axes to the result.
     if sizes(node.result) != sizes(sums.result):
         return sums
-    bias = np.ascontiguousarray(others[0].constant.data, np.float32).reshape(-1)
+    bias = np.ascontiguousarray(elements, np.float32).reshape(-1)
     return replace(sums, result=node.result, nodes=(*sums.nodes, node.name), bias=bias)
+
+
+def _constant_elements(value: Value) -> NDArray[np.generic] | None:
+    """Returns the elements of a constant, or of one that another shape is given to."""
+    if value.constant is None and value.node.op in ("reshape", "unsqueeze"):
+        value = value.node.operands["x"]
+    return None if value.constant is None else np.asarray(value.constant.data)
 
 
 def _sole_user(value: Value) -> Node | None:

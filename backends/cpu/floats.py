@@ -258,7 +258,7 @@ def unary(b: ProgramBuilder, job: Job) -> None:
     op, low, high = kernel_function(job.op, job.attrs)
     value = job.operands["x"]
     # An elementwise op keeps the layout that its operand has.
-    nhwc = b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
+    nhwc = b.is_nhwc(value)
     source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
     size = math.prod(sizes(value))
     b.add(

@@ -54,7 +54,9 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
     quant, kind, shape = _storage_and_shape(job.result, "the result", STORAGES)
     static, computed = _scale_and_zero(b, job, quant)
     away = job.attrs["round"] == "away"
-    source, target = b.buffer(value), b.allocate(job.result)
+    # One scale for all: the order of the elements is any.
+    nhwc = quant.granularity is None and b.is_nhwc(value)
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
     b.add(
         job.name,
         "encode",
@@ -154,7 +156,9 @@ def choose_qparams(b: ProgramBuilder, node: Node) -> None:
         raise CannotLower("the kernel chooses 8 bits for f32")
     if attrs["scale_type"] != F32 or attrs["zero_type"] not in (None, storage):
         raise CannotLower("the kernel gives a float32 scale and a zero of the storage")
-    source, targets = b.buffer(value), [b.allocate(result) for result in node.results]
+    # A range is that of any order of the elements.
+    source = b.buffer(value, nhwc=b.is_nhwc(value))
+    targets = [b.allocate(result) for result in node.results]
     assert isinstance(storage, DType)
     size, kind = math.prod(sizes(value)), STORAGES[storage]
     b.add(
@@ -177,7 +181,8 @@ def recode(b: ProgramBuilder, job: Job) -> None:
     new_storage = job.result.type.quant.storage if job.result.type.quant else job.result.type.dtype
     if stored.itemsize != new_storage.carrier.itemsize or new_storage.bits != 8 * stored.itemsize:
         raise CannotLower("the kernels hold these integers in another width")
-    b.set_buffer(job.result, b.buffer(value))
+    nhwc = b.is_nhwc(value)
+    b.set_buffer(job.result, b.buffer(value, nhwc=nhwc), nhwc=nhwc)
 
 
 def matmul_integer(b: ProgramBuilder, job: Job) -> None:
@@ -238,7 +243,10 @@ _ONE = np.ones(1, np.float32)
 
 
 def conv_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution of integers minus zero points, exactly."""
+    """Lowers a convolution of integers minus zero points, exactly: by int8 kernels, else as float64
+    sums."""
+    if dynamic.scaled_convolution(b, job):
+        return
     axes = job.operands["x"].type.rank - 2
     if not 1 <= axes <= 3 or math.prod(sizes(job.operands["w"])[1:]) > 1 << 19:
         raise CannotLower("the kernel takes one to three axes and sums of up to 2^19 terms")

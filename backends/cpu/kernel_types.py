@@ -85,11 +85,40 @@ def _require_static_uniform(quant: QuantType, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class CenteredWeights:
+    """Constant integers minus zero points, as the kernels take them: 8 bits, and one offset for
+    each output channel where these do not hold them."""
+
+    data: NDArray[np.int8]
+    offset: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
-    """Constant weights: integers minus zero points, with one scale or one per output channel."""
+    """Such weights with one scale or one per output channel."""
 
     data: NDArray[np.int8]
     scale: NDArray[np.float32]
+    offset: NDArray[np.int32] | None = None
+
+
+def centered_weights(
+    data: NDArray[np.generic], zeros: NDArray[np.generic], axis: int
+) -> CenteredWeights:
+    """Returns 8-bit integers less zero points, one for all or one for each channel of an axis."""
+    shape = [1] * data.ndim
+    if zeros.size != 1:
+        shape[axis] = -1
+    each = zeros.astype(np.int16).reshape(shape)
+    shifted = data.astype(np.int16) - each
+    if not shifted.size or (shifted.min() >= -128 and shifted.max() <= 127):
+        return CenteredWeights(np.ascontiguousarray(shifted.astype(np.int8)))
+    # w - z = (w - 128) + (128 - z) for u8: signed bytes, and an offset that each channel's sum
+    # takes times the sum of its window.
+    middle = 128 if data.dtype == np.uint8 else 0
+    offset = np.broadcast_to((middle - each).reshape(-1), data.shape[axis]).astype(np.int32)
+    signed = (data.astype(np.int16) - middle).astype(np.int8)
+    return CenteredWeights(np.ascontiguousarray(signed), np.ascontiguousarray(offset))
 
 
 def constant_weight(value: Value, axis: int, slot: str) -> Weight:
@@ -110,15 +139,8 @@ def constant_weight(value: Value, axis: int, slot: str) -> Weight:
     # The common case, symmetric i8 weights: the constant's own elements are used.
     if quant.storage == I8 and not zeros.any():
         return Weight(np.ascontiguousarray(data.data), scale)
-    shape = [1] * value.type.rank
-    shape[axis] = -1
-    zeros = zeros.reshape(shape if quant.granularity else [1] * value.type.rank)
-    shifted = data.data.astype(np.int16) - zeros.astype(np.int16)
-    # The kernels multiply i8 weights without zero points. u8 weights fit as long as their zero is
-    # near 128.
-    if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
-        raise CannotLower(f"{slot} less its zero does not fit i8")
-    return Weight(np.ascontiguousarray(shifted.astype(np.int8)), scale)
+    centered = centered_weights(data.data, zeros, axis)
+    return Weight(centered.data, scale, centered.offset)
 
 
 def accumulator_bias(

@@ -37,6 +37,7 @@ from . import (
     normalizations,
     pixels,
     plain_elements,
+    pointwise_chains,
     pools,
     products,
     recurrent,
@@ -168,6 +169,7 @@ def lower(
     for name, value in graph.outputs.items():
         _mark_output(builder, name, value)
     builder.steps = float_chains.joined_convolutions(builder.steps)
+    builder.steps = pointwise_chains.joined_chains(builder.steps)
     return builder
 
 

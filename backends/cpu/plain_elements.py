@@ -243,7 +243,9 @@ def float64_function(b: ProgramBuilder, job: Job) -> None:
         low = _number(job, "alpha")
         second_attr = {"selu": "gamma", "hard_sigmoid": "beta"}.get(op)
         high = 0.0 if second_attr is None else _number(job, second_attr)
-    source, target, size = b.buffer(value), b.allocate(job.result), math.prod(sizes(value))
+    nhwc = b.is_nhwc(value)
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
+    size = math.prod(sizes(value))
     b.add(
         job.name,
         "function",

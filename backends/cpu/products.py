@@ -111,7 +111,7 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     shape = sizes(job.operands["x"])
     n, h, width, c = permuted(shape, TO_NHWC) if nhwc else shape
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
-    images = _Images((n, h, width, c), stride, pad, dilation, weights.data)
+    images = _Images((n, h, width, c), stride, pad, dilation, weights.data, weights.offset)
     more = rounding.options(b, nhwc=nhwc)
     target = b.allocate(job.result, nhwc=nhwc)
     _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
@@ -131,7 +131,7 @@ def conv1d(b: ProgramBuilder, job: Job) -> None:
     b.transpose(f"{value.name} to NWC", operand, source, sizes(value), (0, 2, 1), 1)
     images = _Images(
         (n, 1, wide, channels), (1, stride), (0, before, 0, after), (1, dilation),
-        weights.data[:, :, None],
+        weights.data[:, :, None], weights.offset,
     )  # fmt: skip
     _add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
     order, width = (0, 2, 1), itemsize(job.result)
@@ -180,7 +180,7 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     )
     images = _Images(
         (n * od, h, image_width, taps * c), (strides_[0], strides_[1]), (top, left, bottom, right),
-        (steps[0], steps[1]), stacked_weights,
+        (steps[0], steps[1]), stacked_weights, weights.offset,
     )  # fmt: skip
     _add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
     order, width = (0, 4, 1, 2, 3), itemsize(job.result)
@@ -196,6 +196,7 @@ class _Images:
     pad: tuple[int, int, int, int]
     dilation: tuple[int, int]
     weights: NDArray[np.int8]
+    offset: NDArray[np.int32] | None
 
 
 def _rounding(job: Job, weights: Weight) -> Requantization:
@@ -241,6 +242,7 @@ def _add_conv2d(
             y_zero=rounding.zero,
             low=rounding.low,
             high=rounding.high,
+            offset=images.offset,
             **options(at),
         ),
     )
@@ -307,6 +309,7 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
             y_zero=rounding.zero,
             low=rounding.low,
             high=rounding.high,
+            offset=w.offset,
             **options(at),
         ),
     )

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from .profiling import StepTime
 
 Tensor = NDArray[np.generic]
-PRODUCT_KINDS = frozenset({"conv2d", "depthwise", "grouped", "linear", "dynamic_linear", "matmul"})
+PRODUCT_KINDS = frozenset(
+    "conv2d depthwise grouped linear dynamic_linear dynamic_conv2d matmul".split()
+)
 """Kinds of steps whose kernels multiply bytes."""
 VECTOR_KINDS = frozenset(
     {
         "code_means",
+        "choose",
+        "encode",
         "softmax",
         "real_softmax",
         "layer_norm",
@@ -49,6 +53,7 @@ VECTOR_KINDS = frozenset(
         "float_last_chain",
         "float_last_pool2d",
         "float_last_mean",
+        "pointwise",
         "recurrent",
         "wide_conv",
         "wide_product",

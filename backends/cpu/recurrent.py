@@ -27,6 +27,7 @@ def lower_layer(b: ProgramBuilder, node: Node) -> None:
         # One bias vector is that of the input product; the recurrent one stays zero.
         given_bias = _constant(operands, "bias")
         bias[:, : given_bias.shape[1]] = given_bias
+    peephole = _constant(operands, "peephole").reshape(-1) if "peephole" in operands else None
     batch_first = node.attrs["batch_first"] is True
     x = operands["x"]
     steps, batch = sizes(x)[1::-1] if batch_first else sizes(x)[:2]
@@ -60,13 +61,14 @@ def lower_layer(b: ProgramBuilder, node: Node) -> None:
             back=reverse,
             batch_first=batch_first,
             reset_after=reset_after,
+            peephole=peephole,
         ),
     )
 
 
 def _require_supported(node: Node) -> None:
     """Raises CannotLower for a layer with features that the kernel has not."""
-    for slot in ("lengths", "peephole", "proj"):
+    for slot in ("lengths", "proj"):
         if slot in node.operands:
             raise CannotLower(f"no kernel computes a layer with {slot}")
     values = (*node.operands.values(), *node.results)

@@ -90,6 +90,7 @@ cdef extern from "conv/conv.h" nogil:
     cdef struct qir_conv_operands:
         int x, y
         const int8_t *weight
+        const int32_t *offset
         const int32_t *bias
         const float *multiplier
         size_t multiplier_count
@@ -104,14 +105,19 @@ cdef extern from "conv/conv.h" nogil:
         int zero, scale
         size_t count
         const float *plus
-    int qir_dynamic_linear_make(
-        uint32_t isa, size_t rows, size_t k, size_t n, const qir_conv_operands *,
-        const qir_dynamic *, qir_step *
+    int qir_dynamic_conv_make(
+        uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, const qir_dynamic *,
+        qir_step *
     )
 
 cdef extern from "depthwise/depthwise.h" nogil:
     int qir_depthwise_make(
         uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
+    )
+
+    int qir_dynamic_depthwise_make(
+        uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, const qir_dynamic *,
+        qir_step *
     )
 
 cdef extern from "grouped/grouped.h" nogil:
@@ -376,6 +382,22 @@ cdef extern from "tensors/tensors.h" nogil:
         uint32_t isa, qir_kind kind, size_t size, int x, int scale, int zero, qir_step *
     )
 
+cdef extern from "pointwise/pointwise.h" nogil:
+    int QIR_POINTWISE_OPS, QIR_POINTWISE_INPUTS, QIR_POINTWISE_CONSTANTS
+    cdef enum qir_pointwise_kind:
+        pass
+    cdef struct qir_pointwise_op:
+        qir_pointwise_kind kind
+        int which, a, b
+        double low, high
+    cdef struct qir_pointwise:
+        size_t inputs, constants, ops, size
+        int x[8]
+        int y
+        float constant[8]
+        qir_pointwise_op op[16]
+    int qir_pointwise_make(uint32_t isa, const qir_pointwise *, qir_step *)
+
 cdef extern from "wide/wide.h" nogil:
     cdef struct qir_wide_product:
         qir_matmul_shape s
@@ -415,6 +437,7 @@ cdef extern from "recurrent/recurrent.h" nogil:
         const float *w
         const float *r
         const float *bias
+        const float *peephole
         int x, h0, c0, y, h, c
     int qir_recurrent_make(uint32_t isa, const qir_recurrent *, qir_step *)
 

@@ -398,6 +398,7 @@ class Plan(Products):
         back: bool = False,
         batch_first: bool = False,
         reset_after: bool = False,
+        peephole: NDArray[np.float32] | None = None,
     ) -> None:
         """An LSTM or GRU as ONNX has it, in float64, results rounded once; a GRU has no `c`."""
 

@@ -427,11 +427,11 @@ cdef class Plan(Products):
 
     def recurrent(
         self, str name, x, y, h, c, w, r, bias, *, str op, steps, batch, h0=None, c0=None,
-        bint back=False, bint batch_first=False, bint reset_after=False,
+        bint back=False, bint batch_first=False, bint reset_after=False, peephole=None,
     ):
         cdef qir_recurrent s
         cdef qir_step step
-        cdef const float[::1] weights, recurrences, biases
+        cdef const float[::1] weights, recurrences, biases, peepholes
         if op not in ("lstm", "gru"):
             raise ValueError(f"{name}: no recurrent layer {op!r}; known are lstm, gru")
         gates = 4 if op == "lstm" else 3
@@ -455,6 +455,13 @@ cdef class Plan(Products):
         s.gates, s.reset_after, s.back, s.ways = gates, reset_after, back, ways
         s.batch_first, s.steps, s.batch, s.width = batch_first, steps, batch, width
         s.hidden, s.w, s.r, s.bias = hidden, &weights[0], &recurrences[0], &biases[0]
+        s.peephole = NULL
+        if peephole is not None:
+            if gates == 3:
+                raise ValueError(f"{name}: a gru has no peepholes")
+            peephole = row_of(name, "peephole", peephole, 3 * ways * hidden)
+            peepholes = peephole
+            s.peephole = &peepholes[0]
         state = 4 * ways * batch * hidden
         s.x = self.needs(name, "x", x, 4 * steps * batch * width)
         s.h0 = -1 if h0 is None else self.needs(name, "h0", h0, state)

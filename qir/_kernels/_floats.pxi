@@ -13,7 +13,8 @@ LARGEST_IMAGE = 1 << 31
 """Most floats of all channels of one: windows are read by offsets of 32 bits."""
 
 
-cdef float ONE = 1
+POINTWISE = {"real": REALS, "function": FUNCTIONS, "unary": UNARY}
+"""Ops of a chain on each float by itself, in the order of enum qir_pointwise_kind."""
 
 
 cdef qir_bounds bounds_of(str name, low, high) except *:
@@ -139,39 +140,33 @@ cdef class Floats(Tensors):
         traffic, work = 4 * (s.rows * (k + n) + n * k), s.rows * n * k
         self.append(name, "float_linear", step, made, traffic, (y,), None, work)
 
-    def dynamic_linear(
-        self, str name, x, y, weight, bias=None, *, rows, scale, scales=1, str x_type="u8",
-        zero=None,
-    ):
-        cdef qir_conv_operands o
-        cdef qir_dynamic d
+    def pointwise(self, str name, inputs, y, *, constants, ops, size):
+        cdef qir_pointwise s
         cdef qir_step step
-        cdef const float[::1] biases
-        cdef const int8_t[::1] weights
-        weight = np.asarray(weight)
-        if weight.ndim != 2 or weight.dtype != np.int8 or 0 in weight.shape:
-            raise ValueError(f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (n, k)")
-        n, k = weight.shape
-        rows, scales = integer(name, "rows", rows, 0), integer(name, "scales", scales, 1)
-        if scales not in (1, n):
-            raise ValueError(f"{name}: {scales} scales for {n} columns")
-        weights = np.ascontiguousarray(weight).reshape(-1)
-        o.weight, o.bias, o.multiplier_count, o.to_float = &weights[0], NULL, 1, True
-        o.epilogue, o.pairs = NULL, 0
-        o.multiplier = &ONE
-        o.x, o.y = self.needs(name, "x", x, rows * k), self.needs(name, "y", y, 4 * rows * n)
-        o.x_zero, o.x_flip = 0, flip_of(name, x_type)
-        o.code = code_of(name, "u8", 0, None, None)
-        d.scale, d.count = self.needs(name, "scale", scale, 4 * scales), scales
-        d.zero = -1 if zero is None else self.needs(name, "zero", zero, 1)
-        d.plus = NULL
-        if bias is not None:
-            bias = row_of(name, "bias", bias, n)
-            biases = bias
-            d.plus = &biases[0]
-        made = qir_dynamic_linear_make(self.bits, rows, k, n, &o, &d, &step)
-        traffic = rows * (k + 4 * n) + n * k
-        self.append(name, "dynamic_linear", step, made, traffic, (y,), None, rows * n * k)
+        size = integer(name, "size", size, 0)
+        inputs, constants, ops = list(inputs), list(constants), list(ops)
+        for what, given, most in (
+            ("inputs", inputs, QIR_POINTWISE_INPUTS),
+            ("constants", constants, QIR_POINTWISE_CONSTANTS),
+            ("ops", ops, QIR_POINTWISE_OPS),
+        ):
+            integer(name, f"number of {what}", len(given), what == "ops", most)
+        s.size, s.inputs, s.constants, s.ops = size, len(inputs), len(constants), len(ops)
+        for i, x in enumerate(inputs):
+            s.x[i] = self.needs(name, "x", x, 4 * size)
+        for i, constant in enumerate(constants):
+            s.constant[i] = real_of(name, "constant", constant)
+        for i, op in enumerate(ops):
+            kind, which, a, b, low, high = op
+            number = one_of(name, "kind of op,", kind, POINTWISE)
+            before = len(inputs) + len(constants) + i - 1  # the last value there is by then
+            s.op[i].kind = <qir_pointwise_kind><int>number
+            s.op[i].which = one_of(name, kind, which, POINTWISE[kind])
+            s.op[i].a, s.op[i].b = integer(name, "a", a, 0, before), integer(name, "b", b, 0, before)
+            s.op[i].low, s.op[i].high = float(low), float(high)
+        s.y = self.needs(name, "y", y, 4 * size)
+        made = qir_pointwise_make(self.bits, &s, &step)
+        self.append(name, "pointwise", step, made, 4 * size * (len(inputs) + 1), (y,))
 
     def float_matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row,

@@ -31,23 +31,21 @@ class Floats(Tensors):
         each by one fused multiply-add a value from 0 on; then the blocks, then the bias.
         """
 
-    def dynamic_linear(
+    def pointwise(
         self,
         name: str,
-        x: int,
+        inputs: Sequence[int],
         y: int,
-        weight: NDArray[np.int8],
-        bias: NDArray[np.float32] | None = None,
         *,
-        rows: int,
-        scale: int,
-        scales: int = 1,
-        x_type: str = "u8",
-        zero: int | None = None,
+        constants: Sequence[float],
+        ops: Sequence[tuple[str, str, int, int, float, float]],
+        size: int,
     ) -> None:
-        """y = f32(sum of (x - zero) * weight) * scale + bias, the sum exact; weight is (n, k).
+        """Computes ops on each float by itself, with the bytes of a step for each.
 
-        The zero, one code of x, and the scales, 1 or n float32, are buffers.
+        An op is its kind ("real", "function" or "unary"), its name in `REALS`, `FUNCTIONS` or
+        `UNARY`, the numbers of the values a and b, of which the latter two kinds read a, and the
+        options a and b of such a step. Values are numbered: inputs, constants, results of ops.
         """
 
     def float_matmul(

@@ -1,21 +1,36 @@
 # Products of integers, and what other runtimes do to integers: _cpu.pyx includes this.
 
 
+cdef const int32_t[::1] weight_offsets(str name, offset, channels):
+    """What is added to the weights of each channel, or None."""
+    if offset is None:
+        return None
+    found = np.asarray(offset)
+    if found.dtype != np.int32 or found.shape != (channels,):
+        raise ValueError(
+            f"{name}: offset is {found.dtype} {found.shape}, not {channels} int32"
+        )
+    if found.min() < -128 or found.max() > 128:
+        raise ValueError(f"{name}: offsets of weights are from -128 to 128")
+    return np.ascontiguousarray(found)
+
+
 cdef class Products(Floats):
     def conv2d(
         self, str name, x, y, weight, bias, multiplier, *, shape,
         stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1,
         str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None, epilogue=None,
-        pairs=False,
+        pairs=False, offset=None,
     ):
         self.convolve(
             name, "conv2d", x, y, weight, bias, multiplier, shape, stride, pad, dilation, groups,
-            x_type, x_zero, y_type, y_zero, low, high, epilogue, pairs,
+            x_type, x_zero, y_type, y_zero, low, high, epilogue, pairs, offset,
         )
 
     def linear(
         self, str name, x, y, weight, bias, multiplier, *, rows,
         str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None, epilogue=None,
+        offset=None,
     ):
         weight = np.asarray(weight)
         rows = integer(name, "rows", rows, 0)
@@ -24,36 +39,27 @@ cdef class Products(Floats):
         self.convolve(
             name, "linear", x, y, weight.reshape(*weight.shape, 1, 1), bias, multiplier,
             (rows, 1, 1, weight.shape[1]), (1, 1), (0, 0, 0, 0), (1, 1), 1,
-            x_type, x_zero, y_type, y_zero, low, high, epilogue, False,
+            x_type, x_zero, y_type, y_zero, low, high, epilogue, False, offset,
         )
 
     cdef int convolve(
         self, str name, str kind, x, y, weight, bias, multiplier, shape, stride, pad,
-        dilation, groups, str x_type, x_zero, str y_type, y_zero, low, high, epilogue, bint pairs,
+        dilation, groups, str x_type, x_zero, str y_type, y_zero, low, high, epilogue, bint pairs, offset,
     ) except -1:
         cdef qir_epilogue finish
         cdef qir_conv_shape s
         cdef qir_conv_operands o
         cdef qir_step step
         cdef const int8_t[::1] weights
-        cdef const int32_t[::1] biases
+        cdef const int32_t[::1] biases, offsets
         cdef const float[::1] multipliers
         n, h, w, c = of_length(name, "shape", shape, 4, 0)
         stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
         pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
         dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
         groups = integer(name, "groups", groups, 1)
-        weight = np.asarray(weight)
-        if weight.ndim != 4 or weight.dtype != np.int8 or 0 in weight.shape:
-            raise ValueError(
-                f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (out, in, kh, kw)"
-            )
+        weight = self.conv_weight(name, weight, c, groups)
         oc, cg, kh, kw = weight.shape
-        if c != cg * groups or oc % groups:
-            raise ValueError(
-                f"{name}: x has {c} channels, weight {weight.shape} in {groups} groups"
-                f" takes {cg * groups}"
-            )
         oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
         o.to_float = y_type == "f32"
         read, wrote = n * h * w * c, n * oh * ow * oc * (4 if o.to_float else 1)
@@ -61,10 +67,14 @@ cdef class Products(Floats):
         s.n, s.h, s.w, s.c, s.oh, s.ow, s.oc, s.kh, s.kw = n, h, w, c, oh, ow, oc, kh, kw
         (s.sh, s.sw), (s.dh, s.dw), (s.pt, s.pl) = stride, dilation, pad[:2]
         s.groups = groups
-        weights = np.ascontiguousarray(weight).reshape(-1)
+        weights = weight.reshape(-1)
         multipliers = floats_of(name, "multiplier", multiplier)
         if multipliers.shape[0] not in (1, oc):
             raise ValueError(f"{name}: {multipliers.shape[0]} multipliers for {oc} output channels")
+        offsets = weight_offsets(name, offset, oc)
+        o.offset = NULL
+        if offsets is not None:
+            o.offset = &offsets[0]
         o.bias = NULL
         if bias is not None:
             bias = np.asarray(bias)
@@ -86,16 +96,116 @@ cdef class Products(Floats):
             o.epilogue = &finish
         if pairs and not groups == c == oc:
             raise ValueError(f"{name}: pairs of taps are those of one channel a group")
+        if pairs and offset is not None:
+            raise ValueError(f"{name}: weights whose products saturate have no offset")
         if groups == c == oc and read and (groups > 1 or pairs):
             kind = "depthwise"
             made = qir_depthwise_make(self.bits, &s, &o, &step)
-        elif qir_grouped_fits(self.bits, &s):
+        elif offset is None and qir_grouped_fits(self.bits, &s):
             kind = "grouped"
             made = qir_grouped_make(self.bits, &s, &o, &step)
         else:
             made = qir_conv_make(self.bits, &s, &o, &step)
         size, traffic = weights.shape[0], read + wrote + weights.shape[0]
         return self.append(name, kind, step, made, traffic, (y,), None, n * oh * ow * size)
+
+    def dynamic_linear(
+        self, str name, x, y, weight, bias=None, *, rows, scale, scales=1, str x_type="u8",
+        zero=None, offset=None,
+    ):
+        weight = np.asarray(weight)
+        if weight.ndim != 2 or weight.dtype != np.int8 or 0 in weight.shape:
+            raise ValueError(f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (n, k)")
+        rows = integer(name, "rows", rows, 0)
+        self.convolve_dynamic(
+            name, "dynamic_linear", x, y, weight.reshape(*weight.shape, 1, 1), bias,
+            (rows, 1, 1, weight.shape[1]), (1, 1), (0, 0, 0, 0), (1, 1), 1,
+            scale, scales, x_type, zero, offset,
+        )
+
+    def dynamic_conv2d(
+        self, str name, x, y, weight, bias=None, *, shape, stride=(1, 1), pad=(0, 0, 0, 0),
+        dilation=(1, 1), groups=1, scale, scales=1, str x_type="u8", zero=None, offset=None,
+    ):
+        self.convolve_dynamic(
+            name, "dynamic_conv2d", x, y, weight, bias, shape, stride, pad, dilation, groups,
+            scale, scales, x_type, zero, offset,
+        )
+
+    cdef int convolve_dynamic(
+        self, str name, str kind, x, y, weight, bias, shape, stride, pad, dilation, groups,
+        scale, scales, str x_type, zero, offset,
+    ) except -1:
+        cdef qir_conv_shape s
+        cdef qir_conv_operands o
+        cdef qir_dynamic d
+        cdef qir_epilogue finish
+        cdef qir_step step
+        cdef const int8_t[::1] weights
+        cdef const int32_t[::1] offsets
+        cdef const float[::1] biases
+        cdef float one = 1
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
+        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
+        groups = integer(name, "groups", groups, 1)
+        weight = self.conv_weight(name, weight, c, groups)
+        oc, cg, kh, kw = weight.shape
+        scales = integer(name, "scales", scales, 1)
+        if scales not in (1, oc):
+            raise ValueError(f"{name}: {scales} scales for {oc} columns")
+        oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
+        s.n, s.h, s.w, s.c, s.oh, s.ow, s.oc, s.kh, s.kw = n, h, w, c, oh, ow, oc, kh, kw
+        (s.sh, s.sw), (s.dh, s.dw), (s.pt, s.pl) = stride, dilation, pad[:2]
+        s.groups = groups
+        weights = weight.reshape(-1)
+        offsets = weight_offsets(name, offset, oc)
+        o.offset = NULL
+        if offsets is not None:
+            o.offset = &offsets[0]
+        o.weight, o.bias, o.multiplier_count, o.to_float = &weights[0], NULL, 1, True
+        o.epilogue, o.pairs = NULL, 0
+        o.multiplier = &one
+        read, wrote = n * h * w * c, 4 * n * oh * ow * oc
+        o.x, o.y = self.needs(name, "x", x, read), self.needs(name, "y", y, wrote)
+        o.x_zero, o.x_flip = 0, flip_of(name, x_type)
+        o.code = code_of(name, "u8", 0, None, None)
+        d.scale, d.count = self.needs(name, "scale", scale, 4 * scales), scales
+        d.zero = -1 if zero is None else self.needs(name, "zero", zero, 1)
+        d.plus = NULL
+        if bias is not None:
+            bias = row_of(name, "bias", bias, oc)
+            biases = bias
+            d.plus = &biases[0]
+        if groups == c == oc and groups > 1 and read:
+            if bias is not None:  # what is added to floats is the epilogue of such a kernel
+                given = epilogue_of(name, (("factor", (1.0,)), ("bias", bias)), oc)
+                finish = self.epilogue(name, given, 0)
+                finish.code, finish.to_float = o.code, True
+                o.epilogue = &finish
+            made = qir_dynamic_depthwise_make(self.bits, &s, &o, &d, &step)
+        else:
+            made = qir_dynamic_conv_make(self.bits, &s, &o, &d, &step)
+        size = weights.shape[0]
+        return self.append(
+            name, kind, step, made, read + wrote + size, (y,), None, n * oh * ow * size
+        )
+
+    cdef conv_weight(self, str name, weight, c, groups):
+        """Weights of a convolution, which are checked."""
+        weight = np.asarray(weight)
+        if weight.ndim != 4 or weight.dtype != np.int8 or 0 in weight.shape:
+            raise ValueError(
+                f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (out, in, kh, kw)"
+            )
+        oc, cg, _, _ = weight.shape
+        if c != cg * groups or oc % groups:
+            raise ValueError(
+                f"{name}: x has {c} channels, weight {weight.shape} in {groups} groups"
+                f" takes {cg * groups}"
+            )
+        return np.ascontiguousarray(weight)
 
     def matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row, multiplier,

@@ -39,6 +39,7 @@ class Products(Floats):
         high: int | None = None,
         epilogue: _Epilogue | None = None,
         pairs: bool = False,
+        offset: NDArray[np.int32] | None = None,
     ) -> None:
         """Convolves x of `shape` (n, h, w, c) with weight (out, c / groups, kh, kw), zero point 0.
 
@@ -49,6 +50,7 @@ class Products(Floats):
         An epilogue, of `qir/_kernels/epilogue/epilogue.h`, computes with the sums in place of the
         multiplier: pairs of a name and a number, or an array of one or as many as channels. With
         `pairs`, products of two taps of a depthwise convolution are added in 16 bits that saturate.
+        An offset, one for each output channel, from -128 to 128, is added to its weights.
         """
 
     def linear(
@@ -68,8 +70,51 @@ class Products(Floats):
         low: int | None = None,
         high: int | None = None,
         epilogue: _Epilogue | None = None,
+        offset: NDArray[np.int32] | None = None,
     ) -> None:
         """x (rows, k) times weight (n, k) transposed; otherwise as conv2d."""
+
+    def dynamic_linear(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: NDArray[np.int8],
+        bias: NDArray[np.float32] | None = None,
+        *,
+        rows: int,
+        scale: int,
+        scales: int = 1,
+        x_type: str = "u8",
+        zero: int | None = None,
+        offset: NDArray[np.int32] | None = None,
+    ) -> None:
+        """y = f32(sum of (x - zero) * (weight + offset)) * scale + bias, the sum exact.
+
+        Weight is (n, k), and each operation is rounded. The zero, one code of x, and the scales,
+        1 or n float32, are buffers.
+        """
+
+    def dynamic_conv2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: NDArray[np.int8],
+        bias: NDArray[np.float32] | None = None,
+        *,
+        shape: tuple[int, int, int, int],
+        stride: tuple[int, int] = (1, 1),
+        pad: tuple[int, int, int, int] = (0, 0, 0, 0),
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        scale: int,
+        scales: int = 1,
+        x_type: str = "u8",
+        zero: int | None = None,
+        offset: NDArray[np.int32] | None = None,
+    ) -> None:
+        """The same of a convolution of images, as conv2d takes them; padding is the zero."""
 
     def matmul(
         self,

@@ -45,7 +45,7 @@ def fma(
 
 def accumulate(
     x: NDArray[np.generic],
-    weight: NDArray[np.int8],
+    weight: NDArray[np.generic],
     stride: Sequence[int] = (1, 1),
     pad: Sequence[int] = (0, 0, 0, 0),
     dilation: Sequence[int] = (1, 1),

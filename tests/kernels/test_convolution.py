@@ -30,10 +30,14 @@ class Case:
     y_zero: int = 0
     low: int | None = None
     high: int | None = None
+    offset: NDArray[np.int32] | None = None
 
     def sums(self) -> formulas.Ints:
+        weight: NDArray[np.generic] = self.weight
+        if self.offset is not None:
+            weight = weight.astype(np.int64) + self.offset[:, None, None, None]
         acc = formulas.accumulate(
-            self.x, self.weight, self.stride, self.pad, self.dilation, self.groups, self.x_zero
+            self.x, weight, self.stride, self.pad, self.dilation, self.groups, self.x_zero
         )
         return acc if self.bias is None else acc + self.bias
 
@@ -71,6 +75,7 @@ class Case:
             x_zero=self.x_zero,
             y_type=self.y_type,
             y_zero=self.y_zero,
+            offset=self.offset,
             **bounds,
         )
 

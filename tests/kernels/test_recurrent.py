@@ -16,10 +16,11 @@ def logistic(x: Wide) -> Wide:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def lstm_step(sums: Wide, rest: Wide, h: Wide, c: Wide) -> tuple[Wide, Wide]:
+def lstm_step(sums: Wide, rest: Wide, c: Wide, peephole: Wide | None) -> tuple[Wide, Wide]:
     i, o, f, g = np.split(sums + rest, 4, axis=1)
-    c = logistic(f) * c + logistic(i) * np.tanh(g)
-    return logistic(o) * np.tanh(c), c
+    of_i, of_o, of_f = np.zeros(3) if peephole is None else np.split(peephole, 3)
+    c = logistic(f + of_f * c) * c + logistic(i + of_i * c) * np.tanh(g)
+    return logistic(o + of_o * c) * np.tanh(c), c
 
 
 def run(
@@ -33,6 +34,7 @@ def run(
     back: bool = False,
     batch_first: bool = False,
     reset_after: bool = False,
+    peephole: Tensor | None = None,
 ) -> list[Tensor]:
     w, r, bias = weights
     ways, hidden = w.shape[0], r.shape[2]
@@ -59,6 +61,7 @@ def run(
         back=back,
         batch_first=batch_first,
         reset_after=reset_after,
+        peephole=None if peephole is None else peephole.reshape(-1),
     )
     plan.run(arrays, threads=threads)
     return outs if op == "lstm" else outs[:2]
@@ -88,8 +91,9 @@ def expected(
     weights: tuple[Tensor, Tensor, Tensor],
     start: tuple[Tensor, ...],
     *,
-    back: bool,
-    reset_after: bool,
+    back: bool = False,
+    reset_after: bool = False,
+    peephole: Tensor | None = None,
 ) -> list[Wide]:
     """The layer as ONNX writes it, in float64; x is [steps, batch, width]."""
     w, r, bias = (a.astype(np.float64) for a in weights)
@@ -105,7 +109,8 @@ def expected(
             sums = x[t].astype(np.float64) @ w[way].T + bias[way, :rows]
             shift = bias[way, rows:]
             if op == "lstm":
-                h, c = lstm_step(sums, h @ r[way].T + shift, h, c)
+                seen = None if peephole is None else peephole[way].astype(np.float64)
+                h, c = lstm_step(sums, h @ r[way].T + shift, c, seen)
             else:
                 z, q, n = (slice(i * hidden, (i + 1) * hidden) for i in range(3))
                 rest = h @ r[way].T + shift
@@ -136,6 +141,20 @@ def test_layers_compute_their_formulas(
             for mine, theirs in zip(got, wanted, strict=True):
                 near = np.spacing(np.abs(theirs).astype(np.float32))
                 assert (np.abs(mine.astype(np.float64) - theirs) <= 0.51 * near).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_peepholes_see_the_old_state_and_the_new_one(
+    isa: str, sizes: tuple[int, int, int, int, int]
+) -> None:
+    x, weights, start = drawn("lstm", 5, *sizes)
+    peephole = np.random.default_rng(6).normal(size=(sizes[0], 3 * sizes[-1])).astype(np.float32)
+    got = run("lstm", x, weights, start, isa=isa, threads=2, peephole=peephole)
+    wanted = expected("lstm", x, weights, start, peephole=peephole)
+    for mine, theirs in zip(got, wanted, strict=True):
+        near = np.spacing(np.abs(theirs).astype(np.float32))
+        assert (np.abs(mine.astype(np.float64) - theirs) <= 0.51 * near).all()
 
 
 @pytest.mark.parametrize("op", ["lstm", "gru"])
@@ -176,5 +195,7 @@ def test_layers_name_weights_that_do_not_fit() -> None:
     x, (w, r, bias), start = drawn("lstm", 1, 1, 2, 1, 3, 4)
     with pytest.raises(ValueError, match="do not fit 4 gates"):
         run("lstm", x, (w, r[:, :8], bias), start, isa="scalar")
+    with pytest.raises(ValueError, match="peephole has 4 numbers, not 12"):
+        run("lstm", x, (w, r, bias), start, isa="scalar", peephole=np.zeros((1, 4), np.float32))
     with pytest.raises(ValueError, match="known are lstm, gru"):
         run("rnn", x, (w, r, bias), start, isa="scalar")

@@ -19,6 +19,9 @@ struct conv {
   struct qir_epilogue epilogue;
   size_t tile;                     /* where in scratch memory the sums for `finish` are */
   const int32_t *sums;             /* of the weights of each column, where the zero is dynamic */
+  const int32_t *gain;             /* of each column: offsets of weights, in the order of panels */
+  size_t columns;                  /* of the panels of a group */
+  size_t shift, pad;               /* where in scratch memory those of rows and of padding are */
   struct qir_gemm_packed groups[]; /* one a group */
 };
 
@@ -27,18 +30,27 @@ enum {
   TILE_ROWS = 84, /* of sums that an epilogue reads: whole tiles of every kernel */
 };
 
-/* Points a block to what a run finds: biases and multipliers of the panel from column j on. */
-static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *bias,
-                 float *multiplier, struct qir_gemm_block *block) {
+/* The zero point of x, which a run finds, as a byte. */
+static uint8_t zero_code(const struct conv *v, void *const *buffers) {
+  return v->dynamic.zero < 0 ? 0 : *(const uint8_t *)buffers[v->dynamic.zero];
+}
+
+/* Points a block to what a run finds: biases and multipliers of the panel from channel j on. */
+static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *restrict bias,
+                 float *restrict multiplier, struct qir_gemm_block *block) {
   const struct qir_dynamic *d = &v->dynamic;
-  const uint8_t code = d->zero < 0 ? 0 : *(const uint8_t *)buffers[d->zero];
+  const uint8_t code = zero_code(v, buffers);
   const int32_t zero = v->block.x_flip ? (int8_t)code : code;
-  const float *scale = buffers[d->scale];
-  for (size_t i = 0; i < block->columns; ++i) {
-    const size_t at = qir_gemm_place(block->width, 1, i);
-    bias[at] = (int32_t)((uint32_t)block->bias[at] - (uint32_t)zero * (uint32_t)v->sums[j + i]);
-    multiplier[at] = scale[d->count == 1 ? 0 : j + i];
-  }
+  const size_t n = block->columns;
+  const float *scale = (const float *)buffers[d->scale] + (d->count == 1 ? 0 : j);
+  const int32_t *given = block->bias, *sums = v->sums + j;
+  /* Panels of float results hold their columns in order: see qir_gemm_place. */
+  for (size_t i = 0; i < n; ++i)
+    bias[i] = (int32_t)((uint32_t)given[i] - (uint32_t)zero * (uint32_t)sums[i]);
+  if (d->count == 1)
+    for (size_t i = 0; i < n; ++i) multiplier[i] = *scale;
+  else
+    memcpy(multiplier, scale, n * sizeof *scale);
   block->bias = bias;
   block->multiplier = multiplier;
   block->below_one = 0;
@@ -51,11 +63,13 @@ static void run_tiles(const struct conv *v, void *const *buffers, struct qir_gem
   const void *const *rows = block->rows;
   const struct qir_epilogue *e = &v->epilogue;
   const uint8_t *summand = e->summand < 0 ? NULL : buffers[e->summand];
+  const int32_t *shift = block->shift;
   block->y = tile;
   block->y_stride = WIDEST;
   for (size_t i = 0; i < all; i += TILE_ROWS) {
     const size_t at = (pixel + i) * stride + column;
     block->rows = rows + i;
+    block->shift = shift ? shift + i : NULL;
     block->count = all - i < TILE_ROWS ? all - i : TILE_ROWS;
     v->kernel->run(block);
     const struct qir_epilogue_rows done = {
@@ -73,6 +87,24 @@ static void run_tiles(const struct conv *v, void *const *buffers, struct qir_gem
   }
 }
 
+/* Sums of what the windows of a block of rows hold, as the kernel sees it. */
+static void sum_rows(const struct conv *v, const void *const *rows, size_t count, int32_t *sums) {
+  const size_t n = v->rows.joined * v->rows.cg;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t sum = 0;
+    for (size_t t = 0; t < v->rows.pieces; ++t) {
+      if (v->kernel->widened) {
+        const int16_t *wide = rows[t * count + i];
+        for (size_t p = 0; p < n; ++p) sum += (uint16_t)wide[p];
+      } else {
+        const uint8_t *bytes = rows[t * count + i];
+        for (size_t p = 0; p < n; ++p) sum += bytes[p] ^ v->block.x_flip;
+      }
+    }
+    sums[i] = (int32_t)sum;
+  }
+}
+
 static void run_group(const struct conv *v, void *const *buffers, size_t g, size_t first,
                       size_t begin, size_t end, void *scratch) {
   int32_t bias[WIDEST] = {0};
@@ -82,13 +114,21 @@ static void run_group(const struct conv *v, void *const *buffers, size_t g, size
   char *y = buffers[v->y];
   struct qir_gemm_block block = v->block;
   const size_t left = v->pixels - first, count = left < v->block_rows ? left : v->block_rows;
-  qir_conv_rows_fill(&v->rows, x + g * v->rows.cg, first, count, rows);
+  struct qir_conv_rows way = v->rows;
+  if (v->sums) /* padding is the zero point, which a run finds */
+    way.pad = memset((char *)scratch + v->pad, zero_code(v, buffers), qir_conv_rows_pad(&way));
+  qir_conv_rows_fill(&way, x + g * v->rows.cg, first, count, rows);
   block.rows = rows;
   block.row_stride = block.count = count;
+  if (v->gain) {
+    block.shift = (int32_t *)((char *)scratch + v->shift);
+    sum_rows(v, rows, count, (int32_t *)((char *)scratch + v->shift));
+  }
   for (size_t j = begin; j < end; j += v->kernel->nr * v->kernel->nv) {
     qir_gemm_point(v->kernel, &v->groups[g], j, &block);
-    if (v->sums) find(v, buffers, j, bias, multiplier, &block);
-    block.plus = v->dynamic.plus ? v->dynamic.plus + j : NULL;
+    if (v->sums) find(v, buffers, g * v->og + j, bias, multiplier, &block);
+    block.plus = v->dynamic.plus ? v->dynamic.plus + g * v->og + j : NULL;
+    block.gain = v->gain ? v->gain + g * v->columns + j : NULL;
     if (v->finish) {
       struct qir_gemm_block sums = block;
       run_tiles(v, buffers, &sums, first, g * v->og + j, (float *)((char *)scratch + v->tile));
@@ -131,7 +171,25 @@ static void divide(struct conv *v) {
   if (v->panel_blocks > panels) v->panel_blocks = panels;
 }
 
-static void pack(struct conv *v, const struct qir_conv_operands *o, char *memory, size_t bytes) {
+/* What the zero point of x makes of the offset of a channel's weights: a part of its bias. */
+static int32_t bias_of(const struct conv *v, const struct qir_conv_operands *o, size_t channel) {
+  const uint32_t bias = o->bias ? (uint32_t)o->bias[channel] : 0;
+  if (!o->offset) return (int32_t)bias;
+  const size_t terms = v->rows.s.kh * v->rows.s.kw * v->rows.cg;
+  const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip);
+  return (int32_t)(bias - zero * (uint32_t)terms * (uint32_t)o->offset[channel]);
+}
+
+static void pack_gain(const struct conv *v, const int32_t *offset, int32_t *gain) {
+  for (size_t first = 0; first < v->og; first += v->kernel->nr * v->kernel->nv) {
+    const size_t width = qir_gemm_width(v->kernel, v->og, first), left = v->og - first;
+    for (size_t j = 0; j < (left < width ? left : width); ++j)
+      gain[first + qir_gemm_place(width, v->block.to_float, j)] = offset[first + j];
+  }
+}
+
+static void pack(struct conv *v, const struct qir_conv_operands *o, char *memory, size_t bytes,
+                 int32_t *bias, int32_t *gain) {
   const size_t taps = v->rows.s.kh * v->rows.s.kw, cg = v->rows.cg;
   for (size_t g = 0; g < v->rows.s.groups; ++g) {
     const struct qir_gemm_weights weights = {
@@ -145,10 +203,28 @@ static void pack(struct conv *v, const struct qir_conv_operands *o, char *memory
         .value = taps,
     };
     const int one = o->multiplier_count == 1;
-    qir_gemm_pack(v->kernel, &weights, o->bias ? o->bias + g * v->og : NULL, o->x_zero + o->x_flip,
+    for (size_t j = 0; j < v->og; ++j) bias[j] = bias_of(v, o, g * v->og + j);
+    qir_gemm_pack(v->kernel, &weights, bias, o->x_zero + o->x_flip,
                   o->multiplier + (one ? 0 : g * v->og), one ? 1 : v->og, v->block.to_float,
                   memory + g * bytes, &v->groups[g]);
+    if (o->offset) pack_gain(v, o->offset + g * v->og, gain + g * v->columns);
   }
+}
+
+/* Sums of the weights of each channel. */
+static void sum_weights(const struct qir_conv_shape *s, const struct qir_conv_operands *o,
+                        int32_t *sums) {
+  const size_t terms = s->c / s->groups * s->kh * s->kw;
+  for (size_t j = 0; j < s->oc; ++j) {
+    uint32_t sum = o->offset ? (uint32_t)terms * (uint32_t)o->offset[j] : 0;
+    for (size_t p = 0; p < terms; ++p) sum += (uint32_t)(int32_t)o->weight[j * terms + p];
+    sums[j] = (int32_t)sum;
+  }
+}
+
+/* Bytes of arrays of one number a channel, and of what a panel reads past them. */
+static size_t channel_bytes(size_t channels) {
+  return qir_round_up((channels + WIDEST) * sizeof(int32_t), 64);
 }
 
 static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct qir_conv_operands *o,
@@ -160,19 +236,24 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
   const size_t head =
       qir_round_up(sizeof(struct conv) + shape->groups * sizeof(struct qir_gemm_packed), 64);
   const size_t pad = qir_round_up(qir_conv_rows_pad(&rows), 64);
-  const size_t whole = head + pad + qir_round_up(shape->groups * bytes, 64);
-  const size_t column_bytes =
-      (og + WIDEST) * sizeof(int32_t); /* and what a panel reads past them */
-  const size_t own = dynamic ? 2 * qir_round_up(column_bytes, 64) : 0;
-  struct conv *v = qir_step_alloc(whole + own + (o->epilogue ? qir_epilogue_size(shape->oc) : 0));
-  if (!v) return 0;
+  const size_t columns = qir_round_up(og, kernel->nr);
+  /* Biases of a group, gains of all, and where numbers of x are found by a run, sums and floats. */
+  const size_t bias_at = head + pad + qir_round_up(shape->groups * bytes, 64);
+  const size_t gain_at = bias_at + channel_bytes(og);
+  const size_t sums_at = gain_at + (o->offset ? channel_bytes(shape->groups * columns) : 0);
+  const size_t plus_at = sums_at + (dynamic ? channel_bytes(shape->oc) : 0);
+  const size_t epilogue_at = plus_at + (dynamic ? channel_bytes(shape->oc) : 0);
+  char *memory = qir_step_alloc(epilogue_at + (o->epilogue ? qir_epilogue_size(shape->oc) : 0));
+  if (!memory) return 0;
+  struct conv *v = (struct conv *)memory;
   v->kernel = kernel;
   v->rows = rows;
   v->rows.flip = o->x_flip;
-  v->rows.pad = memset((char *)v + head, (uint8_t)o->x_zero, pad);
+  v->rows.pad = memset(memory + head, (uint8_t)o->x_zero, pad);
   v->x = o->x;
   v->y = o->y;
   v->og = og;
+  v->columns = columns;
   v->pixels = shape->n * shape->oh * shape->ow;
   v->block = (struct qir_gemm_block){
       .taps = rows.pieces,
@@ -184,23 +265,26 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
   };
   if (o->epilogue) {
     v->finish = qir_epilogue_select(isa);
-    v->epilogue = qir_epilogue_copy(o->epilogue, shape->oc, (char *)v + whole + own);
+    v->epilogue = qir_epilogue_copy(o->epilogue, shape->oc, memory + epilogue_at);
   }
+  if (o->offset) v->gain = (int32_t *)(memory + gain_at);
   if (dynamic) {
-    int32_t *sums = (int32_t *)((char *)v + whole);
-    for (size_t j = 0; j < og; ++j)
-      for (size_t p = 0; p < shape->c; ++p) sums[j] += o->weight[j * shape->c + p];
     v->dynamic = *dynamic;
-    v->sums = sums;
-    if (dynamic->plus) v->dynamic.plus = memcpy(sums + own / 8, dynamic->plus, og * sizeof(float));
+    sum_weights(shape, o, (int32_t *)(memory + sums_at));
+    v->sums = (int32_t *)(memory + sums_at);
+    if (dynamic->plus)
+      v->dynamic.plus = memcpy(memory + plus_at, dynamic->plus, shape->oc * sizeof(float));
   }
   divide(v);
-  pack(v, o, (char *)v + head + pad, bytes);
+  pack(v, o, memory + head + pad, bytes, (int32_t *)(memory + bias_at),
+       (int32_t *)(memory + gain_at));
   step->run = run;
   step->params = v;
   step->tasks = (long)(v->row_blocks * v->panel_blocks);
   v->tile = qir_round_up(qir_conv_rows_scratch(&v->rows, v->block_rows), 64);
-  step->scratch = v->tile + (v->finish ? TILE_ROWS * WIDEST * sizeof(float) : 0);
+  v->shift = v->tile + (v->finish ? TILE_ROWS * WIDEST * sizeof(float) : 0);
+  v->pad = v->shift + (v->gain ? qir_round_up(v->block_rows * sizeof(int32_t), 64) : 0);
+  step->scratch = v->pad + (dynamic ? pad : 0);
   return 1;
 }
 
@@ -210,24 +294,8 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
   return make(isa, shape, o, NULL, step);
 }
 
-int qir_dynamic_linear_make(uint32_t isa, size_t rows, size_t k, size_t n,
-                            const struct qir_conv_operands *o, const struct qir_dynamic *dynamic,
-                            struct qir_step *step) {
-  const struct qir_conv_shape shape = {
-      .n = rows,
-      .h = 1,
-      .w = 1,
-      .c = k,
-      .oh = 1,
-      .ow = 1,
-      .oc = n,
-      .kh = 1,
-      .kw = 1,
-      .sh = 1,
-      .sw = 1,
-      .dh = 1,
-      .dw = 1,
-      .groups = 1,
-  };
-  return make(isa, &shape, o, dynamic, step);
+int qir_dynamic_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
+                          const struct qir_conv_operands *o, const struct qir_dynamic *dynamic,
+                          struct qir_step *step) {
+  return make(isa, shape, o, dynamic, step);
 }

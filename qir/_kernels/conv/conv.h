@@ -24,6 +24,7 @@ struct qir_conv_shape {
 struct qir_conv_operands {
   int x, y;                /* buffers */
   const int8_t *weight;    /* [oc, c / groups, kh, kw] */
+  const int32_t *offset;   /* [oc]: added to each weight of a channel, in -128..128, or NULL */
   const int32_t *bias;     /* [oc] or NULL */
   const float *multiplier; /* [multiplier_count] */
   size_t multiplier_count; /* 1 or oc */
@@ -43,18 +44,18 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
                   const struct qir_conv_operands *operands, struct qir_step *step);
 
 /*
- * The same of one tap and group, with a float result: x_zero is the code in buffer `zero`, or the
- * operands' where that is -1, and the multipliers are the `count` floats in buffer `scale`, 1 or
- * one a column. Both are read when the step runs. `plus` is added to the floats, one a column, or
- * NULL.
+ * The same with a float result, where a run finds the numbers of x: x_zero is the code in buffer
+ * `zero`, or the operands' where that is -1, and the multipliers are the `count` floats in buffer
+ * `scale`, 1 or one a channel. Both are read when the step runs. `plus` is added to the floats, one
+ * a channel, or NULL.
  */
 struct qir_dynamic {
   int zero, scale;
   size_t count;
   const float *plus;
 };
-int qir_dynamic_linear_make(uint32_t isa, size_t rows, size_t k, size_t n,
-                            const struct qir_conv_operands *operands,
-                            const struct qir_dynamic *dynamic, struct qir_step *step);
+int qir_dynamic_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
+                          const struct qir_conv_operands *operands,
+                          const struct qir_dynamic *dynamic, struct qir_step *step);
 
 #endif

@@ -17,12 +17,17 @@ struct depthwise {
   struct qir_depthwise_run run; /* what all runs have in common */
   int x, y;
   size_t column;          /* places of a column of the window, 0 if groups run on */
+  size_t repeats;         /* how often the taps follow each other: see weight_of */
   size_t rows;            /* rows of the output in a task */
   size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
   const uint8_t *pad;     /* a line of x, w * c bytes, all of the zero point */
   qir_epilogue_fn finish; /* or NULL */
   struct qir_epilogue epilogue;
   size_t sums; /* where in scratch memory the sums for `finish` are */
+  struct qir_dynamic dynamic;
+  const int32_t *totals;  /* of the weights, in packed order, where the zero is dynamic, or NULL */
+  const uint32_t *places; /* of the channel in each place of packed order */
+  size_t found, count;    /* where in scratch memory what a run finds is, and places of it */
 };
 
 /*
@@ -39,6 +44,30 @@ static size_t tap_at(const struct depthwise *v, size_t ky, size_t kx) {
   return v->column ? kx * v->column + ky : ky * v->s.kw + kx;
 }
 
+/*
+ * The weight of a tap in its `repeat`th place. Offsets of weights are added where weights have 16
+ * bits; else all taps are taken once or twice more, by what 8 bits hold of the offset.
+ */
+static int32_t weight_of(const struct depthwise *v, const struct qir_conv_operands *o, size_t c,
+                         size_t tap, size_t repeat) {
+  const int32_t weight = o->weight[c * v->s.kh * v->s.kw + tap];
+  const int32_t offset = o->offset ? o->offset[c] : 0;
+  if (v->kernel->widened) return weight + offset;
+  const int32_t most = offset < INT8_MIN ? INT8_MIN : offset > INT8_MAX ? INT8_MAX : offset;
+  return repeat == 0 ? weight : repeat == 1 ? most : offset - most;
+}
+
+/* How often the taps are taken in all. */
+static size_t repeats(const struct qir_depthwise_kernel *k, const struct qir_conv_operands *o,
+                      size_t channels) {
+  size_t most = 1;
+  for (size_t c = 0; o->offset && !k->widened && c < channels; ++c) {
+    const size_t own = o->offset[c] < INT8_MIN || o->offset[c] > INT8_MAX ? 3 : 2;
+    if (own > most) most = own;
+  }
+  return most;
+}
+
 /* Packs channel c in place `to` of its block. */
 static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o, size_t c,
                          size_t to, char *weights, int32_t *bias, float *multiplier) {
@@ -46,18 +75,19 @@ static void pack_channel(struct depthwise *v, const struct qir_conv_operands *o,
   const size_t taps = v->s.kh * v->s.kw, block = c / k->block;
   uint32_t sum = 0;
   uint64_t most = (uint64_t)llabs(o->bias ? o->bias[c] : 0);
-  for (size_t ky = 0; ky < v->s.kh; ++ky)
-    for (size_t kx = 0; kx < v->s.kw; ++kx) {
-      const int8_t value = o->weight[c * taps + ky * v->s.kw + kx];
-      const size_t tap = tap_at(v, ky, kx), group = block * v->run.groups + tap / k->lanes;
-      const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
-      if (k->widened)
-        ((int16_t *)weights)[at] = value;
-      else
-        ((int8_t *)weights)[at] = value;
-      sum += (uint32_t)(int32_t)value;
-      most += (uint64_t)abs(value) * UINT8_MAX;
-    }
+  for (size_t i = 0; i < v->repeats * taps; ++i) {
+    const size_t repeat = i / taps, ky = i % taps / v->s.kw, kx = i % taps % v->s.kw;
+    const int32_t value = weight_of(v, o, c, i % taps, repeat);
+    const size_t tap = repeat * taps + tap_at(v, ky, kx);
+    const size_t group = block * v->run.groups + tap / k->lanes;
+    const size_t at = (group * k->block + to) * k->lanes + tap % k->lanes;
+    if (k->widened)
+      ((int16_t *)weights)[at] = (int16_t)value;
+    else
+      ((int8_t *)weights)[at] = (int8_t)value;
+    sum += (uint32_t)value;
+    most += (uint64_t)abs(value) * UINT8_MAX;
+  }
   const int32_t centre = o->pairs ? 0 : qir_isa_centre(k->isa); /* pairs saturate as unsigned */
   const uint32_t zero = (uint32_t)(o->x_zero + o->x_flip - centre);
   bias[block * k->block + to] = (int32_t)((o->bias ? (uint32_t)o->bias[c] : 0) - zero * sum);
@@ -85,6 +115,8 @@ static void point(const struct depthwise *v, const uint8_t *const *lines, size_t
       const size_t ix = ox * s->sw + kx * s->dw - s->pl; /* wraps below zero: then not below w */
       taps[tap_at(v, ky, kx)] = ix < s->w ? lines[ky] + ix * s->c : v->pad;
     }
+  const size_t count = s->kh * s->kw;
+  for (size_t i = count; i < v->repeats * count; ++i) taps[i] = taps[i - count];
 }
 
 /* Pixels of one output row from first to end, which one pointer a tap can follow. */
@@ -124,8 +156,37 @@ static void run_line(const struct depthwise *v, const uint8_t *const *lines, voi
   v->kernel->run(&run);
 }
 
+/* Points a step to what a run finds: biases, multipliers and padding. */
+static void find(struct depthwise *v, void *const *buffers, char *memory) {
+  const struct qir_dynamic *d = &v->dynamic;
+  const uint8_t code = d->zero < 0 ? 0 : *(const uint8_t *)buffers[d->zero];
+  const uint32_t zero = (uint32_t)(v->run.x_flip ? (int8_t)code : code);
+  const float *scale = buffers[d->scale];
+  int32_t *bias = (int32_t *)memory;
+  float *multiplier = (float *)(memory + v->count * sizeof(int32_t));
+  for (size_t i = 0; i < v->count; ++i) {
+    bias[i] = (int32_t)((uint32_t)v->run.bias[i] - zero * (uint32_t)v->totals[i]);
+    multiplier[i] = scale[d->count == 1 ? 0 : v->places[i]];
+  }
+  v->run.bias = bias;
+  v->run.multiplier = multiplier;
+  v->run.pad = code;
+  v->pad = memset(memory + 2 * v->count * sizeof(int32_t), code, v->s.w * v->s.c);
+}
+
+static void run_rows(const struct depthwise *v, void *const *buffers, void *scratch, long task);
+
+static void run_dynamic(const void *params, void *const *buffers, void *scratch, long task) {
+  struct depthwise own = *(const struct depthwise *)params;
+  find(&own, buffers, (char *)scratch + own.found);
+  run_rows(&own, buffers, scratch, task);
+}
+
 static void run(const void *params, void *const *buffers, void *scratch, long task) {
-  const struct depthwise *v = params;
+  run_rows(params, buffers, scratch, task);
+}
+
+static void run_rows(const struct depthwise *v, void *const *buffers, void *scratch, long task) {
   const struct qir_conv_shape *s = &v->s;
   const size_t begin = (size_t)task * v->rows, all = s->n * s->oh;
   const size_t end = begin + v->rows < all ? begin + v->rows : all;
@@ -174,20 +235,46 @@ static void find_padding(struct depthwise *v) {
   v->run.line = s->w;
 }
 
-int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
-                       const struct qir_conv_operands *o, struct qir_step *step) {
+/* The sum of the weights of a channel. */
+static int32_t total_of(const struct depthwise *v, const struct qir_conv_operands *o, size_t c) {
+  const size_t taps = v->s.kh * v->s.kw;
+  uint32_t sum = o->offset ? (uint32_t)taps * (uint32_t)o->offset[c] : 0;
+  for (size_t i = 0; i < taps; ++i) sum += (uint32_t)(int32_t)o->weight[c * taps + i];
+  return (int32_t)sum;
+}
+
+/* Sums of weights, and which channel is where, for numbers that a run finds: as pack places them.
+ */
+static void total(const struct depthwise *v, const struct qir_conv_operands *o, int32_t *totals,
+                  uint32_t *places) {
+  const size_t block = v->kernel->block, half = block / 2;
+  for (size_t c = 0; c < v->s.c; ++c) {
+    const size_t in = c % block, first = c - in, copies = v->s.c - first <= half ? 2 : 1;
+    for (size_t i = 0; i < copies; ++i) {
+      const size_t at = first + place(v->kernel, in + i * half);
+      totals[at] = total_of(v, o, c);
+      places[at] = (uint32_t)c;
+    }
+  }
+}
+
+static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct qir_conv_operands *o,
+                const struct qir_dynamic *dynamic, struct qir_step *step) {
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
-  const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5);
+  const size_t times = repeats(k, o, shape->c);
+  const int square = shape->kh == shape->kw && (shape->kh == 3 || shape->kh == 5) && times == 1;
   const int slides = square && shape->kh <= k->slides && !o->pairs;
   const size_t column = slides ? qir_round_up(shape->kh, k->lanes) : 0;
-  const size_t groups = column ? shape->kw * column / k->lanes : (taps + k->lanes - 1) / k->lanes;
+  const size_t groups =
+      column ? shape->kw * column / k->lanes : (times * taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64),
                pad = qir_round_up((shape->w ? shape->w : 1) * shape->c, 64);
-  const size_t whole = head + weights + 2 * vector + pad;
+  const size_t found_at = head + weights + 2 * vector + pad;
+  const size_t whole = found_at + (dynamic ? 2 * vector : 0);
   struct depthwise *v = qir_step_alloc(whole + (o->epilogue ? qir_epilogue_size(shape->c) : 0));
   if (!v) return 0;
   char *memory = (char *)v + head;
@@ -196,6 +283,7 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   v->x = o->x;
   v->y = o->y;
   v->column = column;
+  v->repeats = times;
   v->pad = memset(memory + weights + 2 * vector, (uint8_t)o->x_zero, pad);
   v->run = (struct qir_depthwise_run){
       .step = shape->sw * shape->c,
@@ -222,11 +310,29 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   find_inside(v);
   find_padding(v);
   pack(v, o, memory, (int32_t *)(memory + weights), (float *)(memory + weights + vector));
-  step->run = run;
+  step->run = dynamic ? run_dynamic : run;
   step->params = v;
   step->tasks = (long)((shape->n * shape->oh + v->rows - 1) / v->rows);
   v->sums = qir_round_up((groups * k->lanes + shape->kh) * sizeof(void *), 64);
-  step->scratch =
-      v->sums + (v->finish ? qir_round_up(shape->ow * shape->c * sizeof(float), 64) : 0);
+  v->found = v->sums + (v->finish ? qir_round_up(shape->ow * shape->c * sizeof(float), 64) : 0);
+  step->scratch = v->found + (dynamic ? 2 * vector + pad : 0);
+  if (dynamic) {
+    v->dynamic = *dynamic;
+    v->count = vector / sizeof(int32_t);
+    v->totals = (int32_t *)((char *)v + found_at);
+    v->places = (uint32_t *)((char *)v + found_at + vector);
+    total(v, o, (int32_t *)((char *)v + found_at), (uint32_t *)((char *)v + found_at + vector));
+  }
   return 1;
+}
+
+int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
+                       const struct qir_conv_operands *o, struct qir_step *step) {
+  return make(isa, shape, o, NULL, step);
+}
+
+int qir_dynamic_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
+                               const struct qir_conv_operands *o, const struct qir_dynamic *dynamic,
+                               struct qir_step *step) {
+  return make(isa, shape, o, dynamic, step);
 }

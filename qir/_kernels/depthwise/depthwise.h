@@ -74,5 +74,9 @@ extern const size_t qir_depthwise_kernel_count;
 /* Makes a step; groups == c == oc. 0 if there is no memory. */
 int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
                        const struct qir_conv_operands *operands, struct qir_step *step);
+/* As qir_dynamic_conv_make. */
+int qir_dynamic_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
+                               const struct qir_conv_operands *operands,
+                               const struct qir_dynamic *dynamic, struct qir_step *step);
 
 #endif

@@ -82,7 +82,7 @@ QIR_INLINE_BODY double log_one_more(double s) {
 }
 
 /* erfc(x) for x >= 0 or NaN, within 2^-42 of its value: exp(-x * x) times a function of 1 / (1 + x
- * / 2). This polynomial and those of erf interpolate where Chebyshev's are zero. */
+ * / 2). This polynomial and that of erf interpolate where Chebyshev's are zero. */
 QIR_INLINE_BODY double upper(double size) {
   const double x = size > 15 ? 15 : size;
   const double t = 1 / (1 + 0.5 * x), u = (t - 0.5588235294117647) * (1 / 0.4411764705882353);
@@ -108,44 +108,35 @@ QIR_INLINE_BODY double upper(double size) {
   return size > 15 ? 0 : p * t * close_power(-x * x);
 }
 
-/* erf(x) for |x| <= 1, within 2^-44 of its value. */
-QIR_INLINE_BODY double middle(double x) {
-  const double u = fma(2 * x, x, -1);
-  double p = -0x1.c1a515de8637ap-33;
-  p = fma(p, u, 0x1.1c6a2a4908255p-28);
-  p = fma(p, u, -0x1.429da96fb5181p-24);
-  p = fma(p, u, 0x1.4864d6bda3458p-20);
-  p = fma(p, u, -0x1.2639920bc06b9p-16);
-  p = fma(p, u, 0x1.c82aa346d1b99p-13);
-  p = fma(p, u, -0x1.2b902b7b1a38cp-9);
-  p = fma(p, u, 0x1.454368013bc4dp-6);
-  p = fma(p, u, -0x1.1fd1629215218p-3);
-  p = fma(p, u, 0x1.ee51eb23cb88cp-1);
-  return p * x;
-}
-
-/* erf(x) for x >= 1 or NaN, within 2^-42: as upper, and 1 from 6 on. */
-QIR_INLINE_BODY double outer(double size) {
-  const double x = size > 6 ? 6 : size;
-  const double t = 1 / (1 + 0.5 * x), u = (t - 0.4583333333333333) * (1 / 0.20833333333333334);
-  double p = 0x1.8a09e5f8e36c4p-27;
-  p = fma(p, u, -0x1.0b54a6981e857p-25);
-  p = fma(p, u, -0x1.1e07fc31753aap-22);
-  p = fma(p, u, 0x1.70c4778bfe414p-20);
-  p = fma(p, u, 0x1.b2c82f87758f8p-18);
-  p = fma(p, u, -0x1.9f24cf7f85dc8p-15);
-  p = fma(p, u, -0x1.2479c4c1ce353p-12);
-  p = fma(p, u, 0x1.98eb8fc2bf754p-10);
-  p = fma(p, u, 0x1.7f4bbe609126bp-6);
-  p = fma(p, u, 0x1.11a8d2c74adacp-3);
-  p = fma(p, u, 0x1.eeb6bf0e7385bp-2);
-  return fma(-p * t, close_power(-x * x), 1);
-}
-
+/* erf(x) within 2^-43 of its value: x times a polynomial in x^2 up to 4, where f32 has 1. */
 QIR_INLINE_BODY double error(double x) {
-  const double size = fabs(x), near = middle(size > 1 ? 1 : size);
-  const double far = outer(size < 1 ? 1 : size), y = size > 1 ? far : near;
-  return x != x ? x : x < 0 ? -y : y;
+  const double above = x < -4 ? -4 : x, size = above > 4 ? 4 : above;
+  const double u = fma(size * size, 0.125, -1);
+  double p = -0x1.ffef2bb611fc2p-22;
+  p = fma(p, u, 0x1.99629bc9271fap-20);
+  p = fma(p, u, -0x1.effd8ad23ca97p-20);
+  p = fma(p, u, 0x1.46a885797d93dp-18);
+  p = fma(p, u, -0x1.46bad4c89de10p-16);
+  p = fma(p, u, 0x1.abc8861189d8fp-15);
+  p = fma(p, u, -0x1.e9ba0bde4bfe8p-14);
+  p = fma(p, u, 0x1.1dadbe34ae020p-12);
+  p = fma(p, u, -0x1.41aec5471e8a6p-11);
+  p = fma(p, u, 0x1.535f7332bf0afp-10);
+  p = fma(p, u, -0x1.51e6147b00561p-9);
+  p = fma(p, u, 0x1.3e06cfa0506c3p-8);
+  p = fma(p, u, -0x1.1a02d2f2153cbp-7);
+  p = fma(p, u, 0x1.d63727e475de2p-7);
+  p = fma(p, u, -0x1.7034ec83b3ee5p-6);
+  p = fma(p, u, 0x1.0ed515703ba75p-5);
+  p = fma(p, u, -0x1.76e8654bad868p-5);
+  p = fma(p, u, 0x1.ea97f3a51a1bdp-5);
+  p = fma(p, u, -0x1.3215d8b28d6ecp-4);
+  p = fma(p, u, 0x1.717efc681b7c7p-4);
+  p = fma(p, u, -0x1.b92e95c1acc28p-4);
+  p = fma(p, u, 0x1.0dabaf063f5a8p-3);
+  p = fma(p, u, -0x1.69a0ccda3de95p-3);
+  p = fma(p, u, 0x1.6a040781a4867p-2);
+  return p * size;
 }
 
 /* exp(x) for x <= 0 or NaN in f32, within 0.3 units of its last place: (value + low) * first *

@@ -14,8 +14,11 @@ QIR_INLINE void open_sums(const struct qir_gemm_block *b, size_t i, int m, int v
     UNROLL for (int r = 0; r < m; ++r) acc[r][j] = bias;
   }
   if (b->shift) {
-    UNROLL for (int r = 0; r < m; ++r) UNROLL for (int j = 0; j < v; ++j) acc[r][j] =
-        vaddq_s32(acc[r][j], vdupq_n_s32(b->shift[i + (size_t)r]));
+    UNROLL for (int r = 0; r < m; ++r) {
+      const int32x4_t shift = vdupq_n_s32(b->shift[i + (size_t)r]);
+      UNROLL for (int j = 0; j < v; ++j) acc[r][j] =
+          vaddq_s32(acc[r][j], b->gain ? vmulq_s32(shift, vld1q_s32(b->gain + j * NR)) : shift);
+    }
   }
 }
 

@@ -3,7 +3,8 @@
  * values, or of four bytes. What includes this defines
  *
  *   NR, KR                     columns of a vector, values of a word
- *   VEC, LOAD, SET1, ADD, XOR  vectors of words
+ *   VEC, LOAD, SET1, ADD, MUL, XOR
+ *                              vectors of words
  *   DOT(sum, left, right)      adds to each sum the products of a word
  *   finish(b, i, v, sums)      stores row i of v vectors
  *
@@ -24,7 +25,8 @@ QIR_INLINE void accumulate(const struct qir_gemm_block *b, size_t i, int m, int 
   if (b->shift) {
     UNROLL for (int r = 0; r < m; ++r) {
       const VEC shift = SET1(b->shift[i + (size_t)r]);
-      UNROLL for (int j = 0; j < v; ++j) acc[r][j] = ADD(acc[r][j], shift);
+      UNROLL for (int j = 0; j < v; ++j) acc[r][j] =
+          ADD(acc[r][j], b->gain ? MUL(shift, LOAD(b->gain + j * NR)) : shift);
     }
   }
   const VEC flip = SET1((int32_t)0x80808080);

@@ -2,7 +2,8 @@
 #define QIR_GEMM_H
 
 /*
- * acc[i, j] = bias[j] + shift[i] + sum over t, p of A[i, t, p] * B[t, p, j]   (modulo 2^32)
+ * acc[i, j] = bias[j] + shift[i] * gain[j] + sum over t, p of A[i, t, p] * B[t, p, j]
+ *     modulo 2^32, without gain: bias[j] + shift[i] + ...
  * y[i, j]   = clamp(rne(f32(acc[i, j]) * multiplier[j]) + zero, low, high)
  *       or  = f32(acc[i, j]) * multiplier[j] + plus[j], each rounded
  *
@@ -31,6 +32,7 @@ struct qir_gemm_block {
   const void *panel;
   const int32_t *bias;  /* in panel order, like multiplier */
   const int32_t *shift; /* of each row, or NULL */
+  const int32_t *gain;  /* of each column, in panel order, or NULL: 1 */
   const float *multiplier;
   int below_one;  /* all multipliers are known to be: no product leaves 32 bits */
   size_t width;   /* columns of the panel: a multiple of nr */

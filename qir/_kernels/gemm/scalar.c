@@ -17,7 +17,8 @@ void qir_gemm_scalar(const struct qir_gemm_block *b) {
     const int16_t *w = b->panel;
     uint32_t acc[NR];
     const uint32_t shift = b->shift ? (uint32_t)b->shift[i] : 0;
-    for (size_t j = 0; j < NR; ++j) acc[j] = (uint32_t)b->bias[j] + shift;
+    for (size_t j = 0; j < NR; ++j)
+      acc[j] = (uint32_t)b->bias[j] + (b->gain ? shift * (uint32_t)b->gain[j] : shift);
     for (size_t t = 0; t < b->taps; ++t) {
       const int16_t *a = b->rows[t * b->row_stride + i];
       for (size_t p = 0; p < b->depth; ++p, w += NR)

@@ -5,6 +5,7 @@ enum { NR = 8 };
 #define LOAD(from) _mm256_loadu_si256((const __m256i *)(from))
 #define SET1 _mm256_set1_epi32
 #define ADD _mm256_add_epi32
+#define MUL _mm256_mullo_epi32
 #define XOR _mm256_xor_si256
 
 QIR_INLINE void finish(const struct qir_gemm_block *b, size_t i, int v, const __m256i *sums) {

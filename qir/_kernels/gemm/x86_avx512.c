@@ -13,6 +13,7 @@ enum { NR = 16, KR = 2 };
 #define LOAD _mm512_loadu_si512
 #define SET1 _mm512_set1_epi32
 #define ADD _mm512_add_epi32
+#define MUL _mm512_mullo_epi32
 #define XOR _mm512_xor_si512
 #define DOT(sum, left, right) (sum = _mm512_add_epi32(sum, _mm512_madd_epi16(left, right)))
 

@@ -24,7 +24,13 @@ QIR_INLINE void accumulate(const struct qir_gemm_block *b, size_t i, int m, int 
     const __m512i bias = _mm512_loadu_si512(b->bias + j * NR);
     UNROLL for (int r = 0; r < m; ++r) acc[r][j] = bias;
   }
-  if (b->shift) {
+  if (b->gain) {
+    UNROLL for (int r = 0; r < m; ++r) {
+      const __m512i shift = _mm512_set1_epi32(b->shift[i + (size_t)r]);
+      UNROLL for (int j = 0; j < v; ++j) acc[r][j] = _mm512_add_epi32(
+          acc[r][j], _mm512_mullo_epi32(shift, _mm512_loadu_si512(b->gain + j * NR)));
+    }
+  } else if (b->shift) {
     UNROLL for (int r = 0; r < m; ++r) {
       const __m512i shift = _mm512_set1_epi32(b->shift[i + (size_t)r]);
       UNROLL for (int j = 0; j < v; ++j) acc[r][j] = _mm512_add_epi32(acc[r][j], shift);

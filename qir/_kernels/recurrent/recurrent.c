@@ -20,12 +20,18 @@ const struct qir_recurrent_kernel qir_recurrent_kernels[] = {
 struct recurrent {
   const struct qir_recurrent_kernel *kernel;
   struct qir_recurrent r;
-  size_t rows;     /* gates * hidden */
-  float numbers[]; /* for each direction: w and r transposed, bias of w, bias of r */
+  size_t rows; /* gates * hidden */
+  int peeps;
+  float numbers[]; /* for each direction: w and r transposed, bias of w, bias of r, peepholes */
 };
 
 static size_t numbers_of(const struct recurrent *v) {
-  return v->rows * (v->r.width + v->r.hidden + 2);
+  return v->rows * (v->r.width + v->r.hidden + 2) + (v->peeps ? 3 * v->r.hidden : 0);
+}
+
+/* What a gate sees of the state. */
+static void peep(const float *by, const double *c, size_t n, double *sums) {
+  for (size_t j = 0; j < n; ++j) sums[j] += (double)by[j] * c[j];
 }
 
 static void widen(const float *x, size_t n, double *y) {
@@ -37,12 +43,20 @@ static void narrow(const double *x, size_t n, float *y) {
 }
 
 /* Sums of all gates are there: makes h and c. `more` has room for one gate. */
-static void lstm_step(const struct recurrent *v, double *sums, double *h, double *c, double *more) {
+static void lstm_step(const struct recurrent *v, const float *peepholes, double *sums, double *h,
+                      double *c, double *more) {
   const size_t n = v->r.hidden;
-  const double *i = sums, *o = sums + n, *f = sums + 2 * n, *g = sums + 3 * n;
-  v->kernel->sigmoid(sums, 3 * n);
-  v->kernel->tanh(sums + 3 * n, n);
+  double *i = sums, *o = sums + n, *f = sums + 2 * n, *g = sums + 3 * n;
+  if (v->peeps) {
+    peep(peepholes, c, n, i);
+    peep(peepholes + 2 * n, c, n, f);
+  }
+  v->kernel->sigmoid(i, n);
+  v->kernel->sigmoid(f, n);
+  v->kernel->tanh(g, n);
   for (size_t j = 0; j < n; ++j) more[j] = c[j] = f[j] * c[j] + i[j] * g[j];
+  if (v->peeps) peep(peepholes + n, c, n, o);
+  v->kernel->sigmoid(o, n);
   v->kernel->tanh(more, n);
   for (size_t j = 0; j < n; ++j) h[j] = o[j] * more[j];
 }
@@ -95,7 +109,7 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
     v->kernel->add(x, r->width, w, v->rows, v->rows, sums);
     v->kernel->add(h, n, turned, v->rows, steady, sums);
     if (r->gates == 4)
-      lstm_step(v, sums, h, c, more);
+      lstm_step(v, later + v->rows, sums, h, c, more);
     else
       gru_step(v, turned, later, sums, h, more);
     narrow(h, n, (float *)buffers[r->y] + to * n);
@@ -111,20 +125,24 @@ static void transpose(const float *x, size_t rows, size_t columns, float *y) {
 
 int qir_recurrent_make(uint32_t isa, const struct qir_recurrent *r, struct qir_step *step) {
   const size_t rows = (size_t)r->gates * r->hidden;
-  const size_t all = rows * (r->width + r->hidden + 2);
+  const size_t all = rows * (r->width + r->hidden + 2) + (r->peephole ? 3 * r->hidden : 0);
   struct recurrent *v = qir_step_alloc(sizeof *v + r->ways * all * sizeof(float));
   if (!v) return 0;
   v->kernel = QIR_SELECT(qir_recurrent_kernels, isa);
   v->r = *r;
   v->rows = rows;
+  v->peeps = r->peephole != NULL;
   for (size_t way = 0; way < r->ways; ++way) {
     float *to = v->numbers + way * all;
     transpose(r->w + way * rows * r->width, rows, r->width, to);
     to += rows * r->width;
     transpose(r->r + way * rows * r->hidden, rows, r->hidden, to);
-    memcpy(to + rows * r->hidden, r->bias + 2 * way * rows, 2 * rows * sizeof(float));
+    to += rows * r->hidden;
+    memcpy(to, r->bias + 2 * way * rows, 2 * rows * sizeof(float));
+    if (r->peephole)
+      memcpy(to + 2 * rows, r->peephole + 3 * way * r->hidden, 3 * r->hidden * sizeof(float));
   }
-  v->r.w = v->r.r = v->r.bias = NULL; /* the caller's */
+  v->r.w = v->r.r = v->r.bias = v->r.peephole = NULL; /* the caller's */
   const size_t numbers = rows + 4 * r->hidden + r->width;
   *step = (struct qir_step){run, v, (long)(r->ways * r->batch),
                             qir_round_up(numbers * sizeof(double), 64)};

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "floats/unary.h"
 #include "quantizers/quantizers.h"
 #include "requant.h"
 #include "tensors.h"
@@ -87,12 +86,9 @@ static const function_fn TABLE[QIR_FUNCTIONS] = {
 };
 
 struct function {
-  struct qir_function how;
+  struct qir_prepared_function how;
   size_t size;
   int x, y;
-  const struct qir_unary_kernel *kernel;
-  qir_near_fn quick; /* or NULL */
-  double room;       /* how far from the value it is at most, with some to spare */
 };
 
 /*
@@ -100,7 +96,7 @@ struct function {
  * float: that is what the C library's result is rounded to. The others, one in a thousand and less,
  * are left to the C library, and where the quick one is 0 or NaN.
  */
-static void settle(const struct function *v, const float *x, float *y, size_t n) {
+static void settle(const struct qir_prepared_function *v, const float *x, float *y, size_t n) {
   enum { SOME = 256 };
   const struct qir_unary how = {v->how.a, v->how.b};
   double found[SOME];
@@ -114,12 +110,7 @@ static void settle(const struct function *v, const float *x, float *y, size_t n)
   }
 }
 
-static void run_function(const void *params, void *const *buffers, void *scratch, long task) {
-  (void)scratch;
-  const struct function *v = params;
-  const size_t first = (size_t)task * CHUNK, n = left(v->size, first);
-  const float *x = (const float *)buffers[v->x] + first;
-  float *y = (float *)buffers[v->y] + first;
+void qir_function_apply(const struct qir_prepared_function *v, const float *x, float *y, size_t n) {
   const function_fn f = TABLE[v->how.which];
   if (v->quick)
     settle(v, x, y, n);
@@ -127,10 +118,7 @@ static void run_function(const void *params, void *const *buffers, void *scratch
     for (size_t i = 0; i < n; ++i) y[i] = (float)f((double)x[i], v->how.a, v->how.b);
 }
 
-int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size, int x, int y,
-                      struct qir_step *step) {
-  struct function *v = qir_step_alloc(sizeof *v);
-  if (!v) return 0;
+struct qir_prepared_function qir_function_prepare(uint32_t isa, const struct qir_function *how) {
   const struct qir_unary_kernel *kernel = QIR_SELECT(qir_unary_kernels, isa);
   const struct {
     function_fn f;
@@ -150,12 +138,28 @@ int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size,
       {f_mish, kernel->near_mish, 0x1p-33},
       {f_gelu_tanh, kernel->near_gelu_tanh, 0x1p-33},
   };
-  *v = (struct function){*how, size, x, y, kernel, NULL, 0};
+  struct qir_prepared_function made = {*how, kernel, NULL, 0};
   for (size_t i = 0; i < sizeof quick / sizeof *quick; ++i)
     if (quick[i].f == TABLE[how->which]) {
-      v->quick = quick[i].quick;
-      v->room = quick[i].room;
+      made.quick = quick[i].quick;
+      made.room = quick[i].room;
     }
+  return made;
+}
+
+static void run_function(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct function *v = params;
+  const size_t first = (size_t)task * CHUNK;
+  qir_function_apply(&v->how, (const float *)buffers[v->x] + first, (float *)buffers[v->y] + first,
+                     left(v->size, first));
+}
+
+int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size, int x, int y,
+                      struct qir_step *step) {
+  struct function *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct function){qir_function_prepare(isa, how), size, x, y};
   *step = (struct qir_step){run_function, v, (long)((size + CHUNK - 1) / CHUNK), 0};
   return 1;
 }

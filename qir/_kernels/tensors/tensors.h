@@ -17,6 +17,7 @@
  * Integers wrap. NaN wins in max and min, and is greater than everything in place and top_k.
  */
 
+#include "floats/unary.h"
 #include "step.h"
 
 enum { QIR_TENSOR_RANK = 8 };
@@ -79,6 +80,15 @@ struct qir_function {
   int which;
   double a, b;
 };
+/* The same for kernels that have functions among other ops. */
+struct qir_prepared_function {
+  struct qir_function how;
+  const struct qir_unary_kernel *kernel;
+  qir_near_fn quick; /* or NULL */
+  double room;       /* how far from the value it is at most, with some to spare */
+};
+struct qir_prepared_function qir_function_prepare(uint32_t isa, const struct qir_function *how);
+void qir_function_apply(const struct qir_prepared_function *f, const float *x, float *y, size_t n);
 int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size, int x, int y,
                       struct qir_step *step);
 

@@ -58,7 +58,7 @@ NETS: dict[str, tuple[Callable[[Net], str], list[str]]] = {
     "residual": (residual, ["float_conv2d"] * 3),
     "swish": (swish, ["float_conv2d"] * 2),
     "shared": (shared, ["float_conv2d", "float_sigmoid", "float_bound", "copy", "copy"]),
-    "doubled": (doubled, ["float_conv2d", "real", "float_bound"]),
+    "doubled": (doubled, ["float_conv2d", "pointwise"]),
     "pooled": (
         pooled,
         ["float_conv2d", "float_max_pool2d", "float_avg_pool2d", "float_mean", "real"],

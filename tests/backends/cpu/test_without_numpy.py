@@ -134,12 +134,12 @@ def test_conv1d_is_a_convolution_of_one_line(
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("variant", ["plain", "peepholes", "reset after"])
 def test_recurrent_layers_are_those_of_onnxruntime(
-    tmp_path: object, op: str, direction: str, after: int
+    tmp_path: object, op: str, direction: str, variant: str
 ) -> None:
-    if op == "LSTM" and after:
-        pytest.skip("an LSTM has no reset gate")
+    if (op, variant) in (("LSTM", "reset after"), ("GRU", "peepholes")):
+        pytest.skip("an LSTM has no reset gate, a GRU no peepholes")
     rng = np.random.default_rng(4)
     ways, rows, hidden, width = (2 if direction == "bidirectional" else 1), 4, 9, 5
     rows = (4 if op == "LSTM" else 3) * hidden
@@ -154,9 +154,14 @@ def test_recurrent_layers_are_those_of_onnxruntime(
     if op == "LSTM":
         weights["c0"] = rng.normal(size=(ways, 3, hidden)).astype(np.float32)
         names, outputs = [*names, "c0"], [*outputs, "c"]
+    if variant == "peepholes":
+        weights["p"] = rng.normal(size=(ways, 3 * hidden)).astype(np.float32)
+        names.append("p")
     node = helper.make_node(op, names, outputs, hidden_size=hidden, direction=direction)
     if op == "GRU":
-        node.attribute.append(helper.make_attribute("linear_before_reset", after))
+        node.attribute.append(
+            helper.make_attribute("linear_before_reset", int(variant == "reset after"))
+        )
     close(saved([node], weights, x, outputs), x, tmp_path, 2e-6)
 
 
