@@ -99,7 +99,7 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
 
 int qir_windows_fits(uint32_t isa, const struct qir_conv_shape *s,
                      const struct qir_conv_operands *o) {
-  if (!kernel_of(isa) || o->to_float || o->epilogue) return 0;
+  if (!kernel_of(isa) || o->to_float || o->epilogue || o->offset) return 0;
   for (size_t j = 0; j < o->multiplier_count; ++j)
     if (!(fabsf(o->multiplier[j]) < 1)) return 0;
   return s->groups == 1 && s->c == SIDE && s->kh == SIDE && s->kw == SIDE && s->dh == 1 &&
