@@ -171,7 +171,9 @@ static void find(struct depthwise *v, void *const *buffers, char *memory) {
   v->run.bias = bias;
   v->run.multiplier = multiplier;
   v->run.pad = code;
-  v->pad = memset(memory + 2 * v->count * sizeof(int32_t), code, v->s.w * v->s.c);
+  const size_t pad = (v->s.w ? v->s.w : 1) * v->s.c;
+  v->pad = memset(memory + 2 * v->count * sizeof(int32_t), code, qir_round_up(pad, 64));
+  v->run.blank = v->pad;
 }
 
 static void run_rows(const struct depthwise *v, void *const *buffers, void *scratch, long task);

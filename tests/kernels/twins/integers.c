@@ -88,6 +88,7 @@ static void any_operands(struct convolution *c) {
   o->y = 1;
   o->weight = guarded_bytes(c->s.oc * cg * taps);
   o->bias = one_in(4) ? NULL : guarded_words(c->s.oc, one_in(5) ? INT32_MAX : 5000);
+  o->offset = one_in(4) ? guarded_words(c->s.oc, 128) : NULL;
   o->multiplier_count = one_in(2) ? 1 : c->s.oc;
   o->multiplier = any_multipliers(o->multiplier_count, taps * cg);
   o->x_flip = one_in(2) ? 0x80 : 0;
@@ -102,7 +103,8 @@ static void any_operands(struct convolution *c) {
 
 static int make_convolution(uint32_t isa, const void *how, struct qir_step *step) {
   const struct convolution *c = how;
-  if (qir_grouped_fits(isa, &c->s)) return qir_grouped_make(isa, &c->s, &c->o, step);
+  if (!c->o.offset && qir_grouped_fits(isa, &c->s))
+    return qir_grouped_make(isa, &c->s, &c->o, step);
   return qir_conv_make(isa, &c->s, &c->o, step);
 }
 
@@ -113,7 +115,7 @@ static int make_depthwise(uint32_t isa, const void *how, struct qir_step *step) 
 
 static int make_dynamic(uint32_t isa, const void *how, struct qir_step *step) {
   const struct convolution *c = how;
-  return qir_dynamic_linear_make(isa, c->s.n, c->s.c, c->s.oc, &c->o, &c->dynamic, step);
+  return qir_dynamic_conv_make(isa, &c->s, &c->o, &c->dynamic, step);
 }
 
 static void compare_convolutions(struct convolution *c, make_fn make) {
@@ -122,9 +124,10 @@ static void compare_convolutions(struct convolution *c, make_fn make) {
   const size_t size = s->n * s->oh * s->ow * s->oc, bytes = size * (to_float ? 4 : 1);
   describe(
       "%zux%zux%zux%zu to %zux%zux%zu, window %zux%zu, stride %zux%zu, dilation %zux%zu, "
-      "padding %zu %zu, groups %zu, flip %d, zero %d, float %d, epilogue %d, pairs %d",
+      "padding %zu %zu, groups %zu, flip %d, zero %d, offset %d, float %d, epilogue %d, pairs %d",
       s->n, s->h, s->w, s->c, s->oh, s->ow, s->oc, s->kh, s->kw, s->sh, s->sw, s->dh, s->dw, s->pt,
-      s->pl, s->groups, c->o.x_flip, c->o.x_zero, to_float, c->o.epilogue != NULL, c->o.pairs);
+      s->pl, s->groups, c->o.x_flip, c->o.x_zero, c->o.offset != NULL, to_float,
+      c->o.epilogue != NULL, c->o.pairs);
   compare(&(struct twins){.make = make,
                           .how = c,
                           .buffers = {guarded_bytes(s->n * s->h * s->w * s->c), guarded(bytes),
@@ -157,7 +160,7 @@ void depthwise(void) {
   }
   c.s.c = c.s.oc = c.s.groups = between(1, 70);
   any_operands(&c);
-  c.o.pairs = one_in(3);
+  c.o.pairs = !c.o.offset && one_in(3);
   compare_convolutions(&c, make_depthwise);
 }
 
