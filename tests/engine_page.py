@@ -35,8 +35,8 @@ operand that it wants constant: then the next one takes the op, and at last the 
 
 A kernel is chosen when a model is compiled: the best instruction set that the processor has, or
 that `QIR_ISA` allows. All sets give the same bytes. `scalar` is C without intrinsics, compiled
-for every processor. `neon` and `neondot`, its dot products, are of 64-bit Arm: their bytes are compared
-with those of `scalar` under emulation, their speed was never measured.
+for every processor. `neon` and `neondot`, its dot products, are of 64-bit Arm: their bytes are
+compared with those of `scalar` under emulation, their speed was never measured.
 
 | step | elements | instruction sets |
 |---|---|---|
