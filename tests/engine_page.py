@@ -33,10 +33,27 @@ operand that it wants constant: then the next one takes the op, and at last the 
 
 ## Kernels
 
-A kernel is chosen when a model is compiled: the best instruction set that the processor has, or
-that `QIR_ISA` allows. All sets give the same bytes. `scalar` is C without intrinsics, compiled
-for every processor. `neon` and `neondot`, its dot products, are of 64-bit Arm: their bytes are
-compared with those of `scalar` under emulation, their speed was never measured.
+A kernel is chosen when a model is compiled or a program file is loaded: that of the best
+instruction set in use. `QIR_ISA` in the environment names the best that may be used; `qir doctor`
+lists those in use. All sets give the same bytes.
+
+| set | what the processor needs | used |
+|---|---|---|
+| avx512vbmi | avx512 and AVX512-VBMI | always |
+| avx512vnni | avx512 and AVX512-VNNI | always |
+| avx512 | AVX-512 F, DQ, BW and VL, and FMA | always |
+| avxvnni_evex | avx512vnni | if `QIR_ISA` names it |
+| avxvnni | avx2 and AVX-VNNI | if `QIR_ISA` names it |
+| avx2 | AVX2 and FMA | always |
+| neondot | 64-bit Arm with dot products (FEAT_DotProd) | always |
+| neon | 64-bit Arm | always |
+| scalar | nothing: C without intrinsics | always |
+
+`avxvnni` multiplies bytes on 256 bits, and `avxvnni_evex` does the same in the encoding of AVX-512;
+[performance](../performance.md#instruction-sets) says what they gain.
+
+Kernels of Arm are compared with those of `scalar` under emulation (`tests/kernels/test_twins.py`);
+their speed on Arm hardware was never measured.
 
 | step | elements | instruction sets |
 |---|---|---|

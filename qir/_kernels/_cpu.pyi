@@ -25,6 +25,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qir._kernels._environment import InstructionSets
 from qir._kernels._environment import SettingError as SettingError
 from qir._kernels._environment import default_threads as default_threads
 from qir._kernels._floats import UNARY as UNARY
@@ -42,6 +43,9 @@ EXTERNAL: int
 
 REALS: tuple[str, ...]
 """What `Plan.real` computes."""
+
+SETS: InstructionSets
+"""The instruction sets that QIR knows, and those of this processor."""
 
 def cpu_features() -> list[str]:
     """The instruction sets this processor and system allow, of those that QIR knows."""

@@ -8,6 +8,8 @@ BINS: Final[int]
 """The most bins a histogram has."""
 ISAS: Final[Sequence[str]]
 """Instruction sets that this processor can fill a tally with, the best last."""
+DEFAULT: Final[str]
+"""The one that fills a tally, unless another is named."""
 
 class Tally:
     """Counts, extremes and the dyadic histogram of one tensor.

@@ -41,11 +41,15 @@ BINS = QIR_TALLY_BINS
 ISAS = ("scalar", "avx2", "avx512")[: qir_tally_isa_best() + 1]
 # QIR_ISA caps what is used; a name that is in no table caps nothing here.
 CAPS = {"avxvnni": "avx2", "avxvnni_evex": "avx2"}
-cdef int DEFAULT_ISA = qir_tally_isa_best()
-cap = os.environ.get("QIR_ISA")
-cap = CAPS.get(cap, cap)
-if cap in ISAS:
-    DEFAULT_ISA = ISAS.index(cap)
+
+
+def default_isa():
+    cap = os.environ.get("QIR_ISA")
+    cap = CAPS.get(cap, cap)
+    return cap if cap in ISAS else ISAS[qir_tally_isa_best()]
+
+
+DEFAULT = default_isa()
 
 
 cdef class Tally:
@@ -58,7 +62,7 @@ cdef class Tally:
     def __cinit__(self, isa=None):
         if isa is not None and isa not in ISAS:
             raise ValueError(f"isa is {isa!r}; known are {', '.join(ISAS)}")
-        self.isa = DEFAULT_ISA if isa is None else ISAS.index(isa)
+        self.isa = ISAS.index(DEFAULT if isa is None else isa)
         self.lock = threading.Lock()
         qir_tally_clear(&self.state)
 
