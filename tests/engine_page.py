@@ -45,14 +45,15 @@ lists those in use. All sets give the same bytes.
 | avxvnni_evex | avx512vnni | if `QIR_ISA` names it |
 | avxvnni | avx2 and AVX-VNNI | if `QIR_ISA` names it |
 | avx2 | AVX2 and FMA | always |
-| neondot | 64-bit Arm and its dot products | always |
+| neondot | 64-bit Arm with dot products (FEAT_DotProd) | always |
 | neon | 64-bit Arm | always |
 | scalar | nothing: C without intrinsics | always |
 
 `avxvnni` multiplies bytes on 256 bits, and `avxvnni_evex` does the same in the encoding of AVX-512;
-[performance](../performance.md#instruction-sets) says what they gain. The bytes of
-`neon` and `neondot` are compared with those of `scalar` under emulation; their speed was never
-measured.
+[performance](../performance.md#instruction-sets) says what they gain.
+
+Kernels of Arm are compared with those of `scalar` under emulation (`tests/kernels/test_twins.py`);
+their speed on Arm hardware was never measured.
 
 | step | elements | instruction sets |
 |---|---|---|

@@ -115,49 +115,85 @@ static NOINLINE void window_of_pairs(const struct block *b, size_t ox) {
 
 /* ---- windows that slide ---- */
 
-/*
- * A square window that moves by one: a column of the input is in as many windows as it has
- * columns, so it is interleaved once for all of them. The sums of these pixels move up by one with
- * each; those of pixels before the first are never kept.
- */
-QIR_INLINE void slide(const struct block *b, int window) {
-  const size_t width = b->run->width, per_column = window > LANES ? 2 : 1;
+/* Line `tap` of column k, of which the columns of padding before x are the first. */
+QIR_INLINE uint8x16_t line_at(const struct block *b, size_t tap, size_t k) {
+  const size_t ix = k - b->run->before; /* wraps before x: then it is not below its line */
+  const uint8_t *from =
+      ix < b->run->line ? b->run->taps[tap] + ix * b->run->channels : b->run->blank;
+  return veorq_u8(qir_arm_load(from + b->c, b->left), b->flip);
+}
+
+/* Adds the products of lines `group` * 4 and on of column k to the sums of all pixels that see it:
+ * of pixel i it is column `last` - i * stride of the window. */
+QIR_INLINE void add_lines(const struct block *b, size_t k, int window, int stride, int last,
+                          int group, struct sums *sum) {
+  const int groups = (window + LANES - 1) / LANES;
   const uint8x16_t zero = vdupq_n_u8(0);
-  struct sums sum[5];
-  UNROLL for (int i = 0; i < window; ++i) sum[i] = opening(b);
-  for (size_t k = 0; k < width + (size_t)window - 1; ++k) {
-    const size_t at = k * b->run->step;
-    const struct column four = interleave(load(b, 0, at), load(b, 1, at), load(b, 2, at),
-                                          window > 3 ? load(b, 3, at) : zero);
-    UNROLL for (int i = 0; i < window; ++i) {
-      const struct column w = weights_at(b, (size_t)(window - 1 - i) * per_column);
-      add(&sum[i], &four, &w);
-    }
-    if (window > LANES) {
-      const struct column fifth = interleave(load(b, 4, at), zero, zero, zero);
-      UNROLL for (int i = 0; i < window; ++i) {
-        const struct column w = weights_at(b, (size_t)(window - 1 - i) * per_column + 1);
-        add(&sum[i], &fifth, &w);
-      }
-    }
-    if (k + 1 >= (size_t)window) store(b, k + 1 - (size_t)window, &sum[0]);
-    UNROLL for (int i = 0; i + 1 < window; ++i) sum[i] = sum[i + 1];
-    sum[window - 1] = opening(b);
+  uint8x16_t line[LANES];
+  UNROLL for (int i = 0; i < LANES; ++i) {
+    const int tap = group * LANES + i;
+    line[i] = tap < window ? line_at(b, (size_t)tap, k) : zero;
+  }
+  const struct column x = interleave(line[0], line[1], line[2], line[3]);
+  UNROLL for (int i = 0; last - i * stride >= 0; ++i) {
+    const struct column w = weights_at(b, (size_t)((last - i * stride) * groups + group));
+    add(&sum[i], &x, &w);
   }
 }
 
-static NOINLINE void slide_3(const struct block *b) { slide(b, 3); }
-static NOINLINE void slide_5(const struct block *b) { slide(b, 5); }
+/*
+ * A square window that moves by one or two: a column of the input is in the windows of some pixels,
+ * so it is interleaved once for all of them. Each turn takes in the last columns of a pixel. Sums
+ * move up by one with each; those of pixels before the first are never kept.
+ */
+QIR_INLINE void slide(const struct block *b, int window, int stride) {
+  const size_t open = (size_t)((window + stride - 1) / stride), width = b->run->width;
+  struct sums sum[5];
+  UNROLL for (size_t i = 0; i < open; ++i) sum[i] = opening(b);
+  for (size_t n = 0; n < width + open - 1; ++n) {
+    const size_t ox = n - (open - 1); /* wraps before the first */
+    UNROLL for (int i = window - stride; i < window; ++i) {
+      const size_t k = ox * (size_t)stride + (size_t)i;
+      add_lines(b, k, window, stride, i, 0, sum);
+      if (window > LANES) add_lines(b, k, window, stride, i, 1, sum);
+    }
+    if (n + 1 >= open) store(b, ox, &sum[0]);
+    UNROLL for (size_t i = 0; i + 1 < open; ++i) sum[i] = sum[i + 1];
+    sum[open - 1] = opening(b);
+  }
+}
 
-/* Whether the columns of a window, and windows, are neighbours, and enough to share columns. */
-static int slides(const struct qir_depthwise_run *run) {
-  if (!run->size || run->step != run->channels || run->width < run->size) return 0;
-  const size_t next = run->groups / run->size * LANES; /* of the taps of a column */
-  return run->taps[next] == run->taps[0] + run->channels;
+#define SLIDE(stride, window)                                             \
+  static NOINLINE void slide_##stride##x##window(const struct block *b) { \
+    slide(b, window, stride);                                             \
+  }
+SLIDE(1, 3)
+SLIDE(1, 5)
+SLIDE(2, 3)
+SLIDE(2, 5)
+
+static void all_windows(const struct block *b) {
+  const struct qir_depthwise_run *run = b->run;
+  if (run->slides && run->size == 3) {
+    if (run->slides == 1)
+      slide_1x3(b);
+    else
+      slide_2x3(b);
+  } else if (run->slides) {
+    if (run->slides == 1)
+      slide_1x5(b);
+    else
+      slide_2x5(b);
+  } else {
+    for (size_t ox = 0; ox < run->width; ++ox)
+      if (run->pairs)
+        window_of_pairs(b, ox);
+      else
+        any_window(b, ox);
+  }
 }
 
 void qir_depthwise_neondot(const struct qir_depthwise_run *run) {
-  const int sliding = slides(run);
   for (size_t c = 0; c < run->channels; c += BLOCK) {
     const struct block b = {
         .run = run,
@@ -169,16 +205,7 @@ void qir_depthwise_neondot(const struct qir_depthwise_run *run) {
         .multiplier = run->multiplier + c,
         .code = qir_arm_load_code(&run->code),
     };
-    if (sliding && run->size == 3)
-      slide_3(&b);
-    else if (sliding)
-      slide_5(&b);
-    else
-      for (size_t ox = 0; ox < run->width; ++ox)
-        if (run->pairs)
-          window_of_pairs(&b, ox);
-        else
-          any_window(&b, ox);
+    all_windows(&b);
   }
 }
 

@@ -153,10 +153,13 @@ void depthwise(void) {
   if (one_in(2)) { /* windows that slide */
     const size_t square = one_in(2) ? 3 : 5;
     c.s.kh = c.s.kw = square;
-    c.s.sh = c.s.sw = c.s.dh = c.s.dw = 1;
-    c.s.pt = c.s.pl = square / 2;
-    c.s.h = c.s.oh = between(1, 8);
-    c.s.w = c.s.ow = between(square, 15);
+    c.s.dh = c.s.dw = 1;
+    c.s.sh = c.s.sw = between(1, 2);
+    c.s.pt = c.s.pl = below(square / 2 + 1);
+    c.s.h = between(square, 9);
+    c.s.w = between(square, 15);
+    c.s.oh = (c.s.h + 2 * c.s.pt - square) / c.s.sh + 1;
+    c.s.ow = (c.s.w + 2 * c.s.pl - square) / c.s.sw + 1;
   }
   c.s.c = c.s.oc = c.s.groups = between(1, 70);
   any_operands(&c);
