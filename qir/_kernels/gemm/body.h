@@ -49,10 +49,49 @@ QIR_INLINE void accumulate(const struct qir_gemm_block *b, size_t i, int m, int 
   }
 }
 
+/* Adds the products of `count` words of a row to as many vectors of sums, v of each. */
+QIR_INLINE void add_words(const char *row, const char *w, int count, int v, VEC flip,
+                          VEC parts[][VECS]) {
+  UNROLL for (int k = 0; k < count; ++k) {
+    int32_t word;
+    memcpy(&word, row + k * WORD, sizeof word);
+    const VEC left = XOR(SET1(word), flip);
+    UNROLL for (int j = 0; j < v; ++j) {
+      const VEC right = LOAD(w + (k * v + j) * NR * WORD);
+      DOT(parts[k][j], left, right);
+    }
+  }
+}
+
+/* The sums of one row: of every fourth word at first, as each waits for the one before. */
+QIR_INLINE void accumulate_row(const struct qir_gemm_block *b, size_t i, int v, int32_t flips,
+                               VEC acc[ROWS][VECS]) {
+  enum { PARTS = 4 };
+  const VEC start = SET1(b->shift ? b->shift[i] : 0), flip = SET1(flips);
+  VEC parts[PARTS][VECS];
+  UNROLL for (int j = 0; j < v; ++j) {
+    parts[0][j] = ADD(LOAD(b->bias + j * NR), start);
+    UNROLL for (int k = 1; k < PARTS; ++k) parts[k][j] = SET1(0);
+  }
+  const char *w = b->panel;
+  const size_t bytes = b->depth * (WORD / KR), step = (size_t)v * NR; /* bytes of w to one of x */
+  for (size_t t = 0; t < b->taps; ++t, w += bytes * step) {
+    const char *row = b->rows[t * b->row_stride + i];
+    size_t p = 0;
+    for (; p + PARTS * WORD <= bytes; p += PARTS * WORD)
+      add_words(row + p, w + p * step, PARTS, v, flip, parts);
+    for (; p < bytes; p += WORD) add_words(row + p, w + p * step, 1, v, flip, parts);
+  }
+  UNROLL for (int j = 0; j < v; ++j) acc[0][j] =
+      ADD(ADD(parts[0][j], parts[1][j]), ADD(parts[2][j], parts[3][j]));
+}
+
 QIR_INLINE void tile(const struct qir_gemm_block *any, size_t i, int m, int v) {
   const struct qir_gemm_block b = *any; /* no store of a result can change it */
   VEC acc[ROWS][VECS];
-  if (KR == 4 && b.x_flip)
+  if (m == 1)
+    accumulate_row(&b, i, v, KR == 4 && b.x_flip ? (int32_t)0x80808080 : 0, acc);
+  else if (KR == 4 && b.x_flip)
     accumulate(&b, i, m, v, 1, acc);
   else
     accumulate(&b, i, m, v, 0, acc);

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from qir._kernels import _cpu
 from qir.backends.cpu import CpuTarget
 from qir.errors import OpError
 from qir.ir.text import parse
@@ -23,7 +24,7 @@ F32 = np.float32
 TORCH = ["torch-2.13.x86", "torch-2.13.fbgemm", "torch-2.13.onednn", "torch-2.15.x86"]
 PROFILES = [*TORCH, "torch-2.13.pt2e", "tf-2.21.onednn"]
 Array = NDArray[np.generic]
-ISAS: list[str | None] = [None, "avx2", "scalar"]
+ISAS: list[str | None] = [None, *_cpu.caps()]
 MORE = pytest.mark.slow
 """Of cases that add little to those beside them: all of them take seconds."""
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import qir
+from qir._kernels import _cpu
 from qir.backends.cpu import CpuTarget
 from qir.backends.cpu.compiled import Compiled
 from qir.backends.cpu.lookup_tables import is_pointwise
@@ -307,6 +308,15 @@ def test_threads_default_to_what_the_environment_says() -> None:
         check=True,
     )
     assert out.stdout.strip() == "3"
+
+
+@pytest.mark.parametrize("cap", _cpu.caps())
+def test_each_step_names_the_set_of_its_kernel(cap: str) -> None:
+    rows = {row.kind: row.isa for row in CpuTarget().compile(small()[1], isa=cap).describe()}
+    multiplies = {"avx512vbmi": "avx512vnni"}.get(cap, cap)
+    assert rows["conv2d"] == rows["depthwise"] == multiplies
+    others = {"avx512vnni": "avx512", "avxvnni": "avx2", "avxvnni_evex": "avx2"}.get(cap, cap)
+    assert (rows["quantize"], rows["transpose"]) == (others, "scalar")
 
 
 def test_memory_of_dead_values_is_used_again() -> None:
