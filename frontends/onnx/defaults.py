@@ -23,10 +23,9 @@ def mark_overridable_constants(reader: OnnxReader) -> None:
     values), and where the input is declared with another type.
     """
     inputs = list(_inputs_with_defaults(reader))
-    unused, constants = (
-        set(reader.unused_constants()),
-        reader.unquantized_constants() if inputs else {},
-    )
+    if not inputs:
+        return
+    unused, constants = set(reader.unused_constants()), reader.unquantized_constants()
     for info in inputs:
         value = constants.get(info.name)
         if value is not None and not _is_fixed(reader, info, value):

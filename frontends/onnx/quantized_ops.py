@@ -108,10 +108,12 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
             x = reader.value(op, name)
         else:
             x = _as_quantized(reader, op, name, quant)
-        reader.add(op, "dequantize", {"x": x})
-        return
-    x = reader.value(op, name, clipped.with_clip_bounds(reader, name, quant))
-    reader.add(op, "dequantize", {"x": clipped.with_clip_origin(reader, name, x)})
+    else:
+        x = reader.value(op, name, clipped.with_clip_bounds(reader, name, quant))
+        x = clipped.with_clip_origin(reader, name, x)
+    # Of all nodes of a QDQ model half are such: their type needs no inference.
+    types = [x.type.with_element(x.type.express)] if x.type.quant else None
+    reader.add(op, "dequantize", {"x": x}, types=types)
 
 
 def _quant_type(

@@ -67,6 +67,8 @@ def check_zeros(zeros: NDArray[np.generic], storage: DType) -> None:
 
 def fit_in_64_bits(zeros: tuple[float, ...]) -> bool:
     """Returns whether zero points fit int64, or uint64 where none is negative."""
+    if len(zeros) <= 1 and all(-(2**31) <= zero < 2**31 for zero in zeros):
+        return True  # the usual case
     integers = [z for z in zeros if isinstance(z, int)]
     low, high = min(integers, default=0), max(integers, default=0)
     return -(2**63) <= low and high < 2 ** (64 if low >= 0 else 63)

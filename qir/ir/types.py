@@ -209,13 +209,13 @@ class QuantType:
         for kind in (self.express, self.scale_dtype or self.express):
             if not kind.is_float:
                 raise TypeRuleError(f"quantized values and scales mean floats: {kind} is none")
-        if self.bounds == self.storage.bounds or self.storage.is_float:
+        if self.bounds and (self.bounds == self.storage.bounds or self.storage.is_float):
             object.__setattr__(self, "bounds", None)
         if self.bounds:
             low, high = self.bounds
             if not self.storage.bounds[0] <= low < high <= self.storage.bounds[1]:
                 raise TypeRuleError(f"bounds {low}:{high} are not in {self.storage}")
-        if self.scale_dtype == self.express:
+        if self.scale_dtype is self.express or self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
         object.__setattr__(self, "scale", _round_each(self.scale, self.scale_dtype or self.express))
         object.__setattr__(self, "plus", _round_each(self.plus, self.express))
@@ -225,9 +225,8 @@ class QuantType:
             elif any(isinstance(z, float) for z in self.zero):
                 object.__setattr__(self, "zero", tuple(float(z) for z in self.zero))
         if (self.kind == "lut") != (self.codes is not None):
-            raise TypeRuleError(
-                f"a {self.kind} type {'needs' if self.kind == 'lut' else 'has no'} codes"
-            )
+            verb = "needs" if self.kind == "lut" else "has no"
+            raise TypeRuleError(f"a {self.kind} type {verb} codes")
         self._check_counts()
         if self.codes is not None:
             self._check_table(self.codes)
@@ -259,11 +258,17 @@ class QuantType:
 
     def _check_counts(self) -> None:
         if isinstance(self.scale, tuple) and not 1 <= len(self.scale) <= MAX_INLINE_PARAMS:
-            raise TypeRuleError(
-                f"{len(self.scale)} scales in line; one to {MAX_INLINE_PARAMS}, else an array"
-            )
+            limit = f"one to {MAX_INLINE_PARAMS}, else an array"
+            raise TypeRuleError(f"{len(self.scale)} scales in line; {limit}")
         if self.granularity is None and (count := _count(self.scale)) != 1:
             raise TypeRuleError(f"{count} scales for a whole tensor; name an axis")
+        if isinstance(self.zero, tuple) and not fit_in_64_bits(self.zero):
+            raise TypeRuleError("a zero point of more than 64 bits")
+        if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
+            if len(self.zero) != len(self.scale):
+                raise TypeRuleError(f"{len(self.scale)} scales but {len(self.zero)} zeros")
+        if self.plus is None and self.declared is None and self.codes is None:
+            return  # the usual case
         declared = (self.declared.low, self.declared.high) if self.declared else ()
         for part in (self.plus, *declared):
             if self.granularity is None and _count(part) != 1:
@@ -274,11 +279,6 @@ class QuantType:
             raise TypeRuleError("an end of a declared range is no number")
         if _count(self.codes) == 0:
             raise TypeRuleError("a table of no quantized values")
-        if isinstance(self.zero, tuple) and not fit_in_64_bits(self.zero):
-            raise TypeRuleError("a zero point of more than 64 bits")
-        if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
-            if len(self.zero) != len(self.scale):
-                raise TypeRuleError(f"{len(self.scale)} scales but {len(self.zero)} zeros")
 
     @property
     def low(self) -> int:
@@ -469,6 +469,9 @@ def uniform(
         zeros = zeros if zeros.shape == scale.shape else np.broadcast_to(zeros, scale.shape)
     except ValueError:
         raise TypeRuleError(f"{scale.size} scales but {zeros.size} zero points") from None
+    if not scale.ndim and storage.is_integer and storage.bits <= 32:  # the usual case
+        scales, zero_points = (float(scale.item()),), (int(zeros.item()),) if zeros.item() else ()
+        return QuantType(storage, express, scales, zero_points, granularity, bounds, kind)
     return QuantType(
         storage,
         express,
