@@ -193,7 +193,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+",
                         choices=["float32", "int8", "dynamic", "dynamic-u8"],
                         default=["float32", "int8"],
-                        help="dynamic: by onnxruntime's quantize_dynamic, beside it alone")  # fmt: skip
+                        help="dynamic: by onnxruntime's quantize_dynamic")  # fmt: skip
     parser.add_argument("--peers", nargs="+", choices=installed, default=installed)
     parser.add_argument(
         "--processor-time",

@@ -39,7 +39,7 @@ class _Op:
 
 
 @dataclass(slots=True)
-class _Recorder:
+class _CallOfStep:
     """Stands in for a plan and keeps the call by which a step adds itself."""
 
     method: str = ""
@@ -83,7 +83,7 @@ def _op(step: PendingStep) -> _Op | None:
     # The kinds of unary steps have the name of their op: the call says what they are.
     if step.kind not in ("real", "function") and not step.kind.startswith("float_"):
         return None
-    recorder = _Recorder()
+    recorder = _CallOfStep()
     step.add(cast("Plan", recorder), cast("Callable[[Buffer], int]", lambda buffer: buffer))
     if recorder.method not in KINDS:
         return None

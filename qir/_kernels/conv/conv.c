@@ -20,6 +20,7 @@ struct conv {
   size_t tile;                     /* where in scratch memory the sums for `finish` are */
   const int32_t *sums;             /* of the weights of each column, where the zero is dynamic */
   const int32_t *gain;             /* of each column: offsets of weights, in the order of panels */
+  int32_t by;                      /* or the same offset of all weights; 0 if there are none */
   size_t columns;                  /* of the panels of a group */
   size_t shift, pad;               /* where in scratch memory those of rows and of padding are */
   struct qir_gemm_packed groups[]; /* one a group */
@@ -87,7 +88,29 @@ static void run_tiles(const struct conv *v, void *const *buffers, struct qir_gem
   }
 }
 
-/* Sums of what the windows of a block of rows hold, as the kernel sees it. */
+/* The sum of n bytes, eight at a time: their even and odd ones as 16-bit numbers in a word. */
+static uint32_t sum_bytes(const uint8_t *x, size_t n, uint8_t flip) {
+  enum { WORD = 8, MOST = 128 /* words whose sums 16 bits hold */ };
+  const uint64_t even = 0x00ff00ff00ff00ffu, flips = flip * 0x0101010101010101u;
+  uint32_t sum = 0;
+  while (n >= WORD) {
+    const size_t words = n / WORD < MOST ? n / WORD : MOST;
+    uint64_t sums = 0;
+    for (size_t i = 0; i < words; ++i) {
+      uint64_t word;
+      memcpy(&word, x + i * WORD, WORD);
+      word ^= flips;
+      sums += (word & even) + (word >> 8 & even);
+    }
+    for (; sums; sums >>= 16) sum += (uint32_t)(sums & 0xffff);
+    x += words * WORD;
+    n -= words * WORD;
+  }
+  for (size_t i = 0; i < n; ++i) sum += x[i] ^ flip;
+  return sum;
+}
+
+/* Sums of what the windows of a block of rows hold, as the kernel sees it, times `by`. */
 static void sum_rows(const struct conv *v, const void *const *rows, size_t count, int32_t *sums) {
   const size_t n = v->rows.joined * v->rows.cg;
   for (size_t i = 0; i < count; ++i) {
@@ -97,11 +120,10 @@ static void sum_rows(const struct conv *v, const void *const *rows, size_t count
         const int16_t *wide = rows[t * count + i];
         for (size_t p = 0; p < n; ++p) sum += (uint16_t)wide[p];
       } else {
-        const uint8_t *bytes = rows[t * count + i];
-        for (size_t p = 0; p < n; ++p) sum += bytes[p] ^ v->block.x_flip;
+        sum += sum_bytes(rows[t * count + i], n, v->block.x_flip);
       }
     }
-    sums[i] = (int32_t)sum;
+    sums[i] = (int32_t)(sum * (uint32_t)v->by);
   }
 }
 
@@ -120,7 +142,7 @@ static void run_group(const struct conv *v, void *const *buffers, size_t g, size
   qir_conv_rows_fill(&way, x + g * v->rows.cg, first, count, rows);
   block.rows = rows;
   block.row_stride = block.count = count;
-  if (v->gain) {
+  if (v->by) {
     block.shift = (int32_t *)((char *)scratch + v->shift);
     sum_rows(v, rows, count, (int32_t *)((char *)scratch + v->shift));
   }
@@ -267,7 +289,12 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
     v->finish = qir_epilogue_select(isa);
     v->epilogue = qir_epilogue_copy(o->epilogue, shape->oc, memory + epilogue_at);
   }
-  if (o->offset) v->gain = (int32_t *)(memory + gain_at);
+  if (o->offset) {
+    int same = 1;
+    for (size_t j = 0; j < shape->oc; ++j) same &= o->offset[j] == o->offset[0];
+    v->by = same ? o->offset[0] : 1;
+    if (!same) v->gain = (int32_t *)(memory + gain_at);
+  }
   if (dynamic) {
     v->dynamic = *dynamic;
     sum_weights(shape, o, (int32_t *)(memory + sums_at));
@@ -283,7 +310,7 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
   step->tasks = (long)(v->row_blocks * v->panel_blocks);
   v->tile = qir_round_up(qir_conv_rows_scratch(&v->rows, v->block_rows), 64);
   v->shift = v->tile + (v->finish ? TILE_ROWS * WIDEST * sizeof(float) : 0);
-  v->pad = v->shift + (v->gain ? qir_round_up(v->block_rows * sizeof(int32_t), 64) : 0);
+  v->pad = v->shift + (v->by ? qir_round_up(v->block_rows * sizeof(int32_t), 64) : 0);
   step->scratch = v->pad + (dynamic ? pad : 0);
   return 1;
 }
