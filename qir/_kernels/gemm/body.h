@@ -70,7 +70,8 @@ QIR_INLINE void accumulate_row(const struct qir_gemm_block *b, size_t i, int v, 
   const VEC start = SET1(b->shift ? b->shift[i] : 0), flip = SET1(flips);
   VEC parts[PARTS][VECS];
   UNROLL for (int j = 0; j < v; ++j) {
-    parts[0][j] = ADD(LOAD(b->bias + j * NR), start);
+    const VEC shift = b->gain ? MUL(start, LOAD(b->gain + j * NR)) : start;
+    parts[0][j] = ADD(LOAD(b->bias + j * NR), shift);
     UNROLL for (int k = 1; k < PARTS; ++k) parts[k][j] = SET1(0);
   }
   const char *w = b->panel;
