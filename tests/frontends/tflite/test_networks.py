@@ -65,7 +65,7 @@ def test_float_layers_that_the_delegate_misreads_are_noted(tmp_path: Path) -> No
     path = converted(build(NETWORKS["unread"], SEED), "float", SEED, tmp_path / "net.tflite")
     ledger = Ledger()
     graph = qir.load(path, ledger=ledger)
-    assert ["XNNPACK reads padding alone" in entry.reason for entry in ledger] == [True]
+    assert sum("XNNPACK reads padding alone" in entry.reason for entry in ledger) == 1
     feeds = drawn(graph, 0)
     (wanted,) = interpreted(path, list(feeds.values()), reference=True)
     (found,) = qir.run(graph, feeds).values()
