@@ -1,0 +1,151 @@
+"""What TensorFlow Lite's kernels on integers ask of an op, and which profile computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from qir.errors import Refused
+from qir.ir.node import Node
+from qir.ir.types import QuantType
+
+from .images import is_uneven, resize_problem, same_padding
+from .network import ACTIVATIONS, Network, OpCall, fused_activation
+
+VALID_PROFILE = "tflite-2.21.xnnpack.valid"
+"""Convolutions whose stride leaves data unread, padded VALID."""
+OPEN_PROFILE = "tflite-2.21.xnnpack.open"
+"""Transposed convolutions whose sizes are computed, which XNNPACK leaves to another kernel."""
+_FIXED: Mapping[str, Mapping[str, tuple[float, int]]] = {
+    "softmax": {"i8": (1 / 256, -128), "u8": (1 / 256, 0)},
+    "log_softmax": {"i8": (16 / 256, 127), "u8": (16 / 256, 255)},
+    "sigmoid": {"i8": (1 / 256, -128), "u8": (1 / 256, 0)},
+    "tanh": {"i8": (1 / 128, 0), "u8": (1 / 128, 128)},
+    "lp_normalize": {"i8": (1 / 128, 0), "u8": (1 / 128, 128)},
+}
+"""The scale and zero point that kernels want of their results."""
+_KEEPING = frozenset(
+    "avg_pool2d max_pool2d pad resize resize_nearest concat reshape flatten squeeze unsqueeze "
+    "transpose slice split gather gather_nd expand tile flip depth_to_space space_to_depth max min "
+    "reduce_max reduce_min where".split()
+)
+"""Ops whose kernels want one scale and zero point for data and result."""
+_COMPUTING = frozenset(
+    "conv2d linear matmul add sub mul reduce_mean reduce_sum hard_swish leaky_relu prelu relu elu "
+    "gelu abs exp log sqrt rsqrt squared_difference conv_transpose2d".split()
+)
+"""Ops whose kernels give a result with a scale and zero point of its own."""
+_TO_OTHERS = frozenset("equal not_equal greater greater_equal less less_equal arg_max arg_min".split())
+
+
+def on_integers(node: Node) -> bool:
+    """Returns whether an op reads or makes quantized values."""
+    return any(value.type.quant is not None for value in (*node.operands.values(), *node.results))
+
+
+def integer_problem(node: Node) -> str:
+    """Returns why no operator computes an op on these quantized values; empty where one does."""
+    if not on_integers(node) or node.bodies or node.op in ("foreign", "fused"):
+        return ""
+    call = OpCall(Network(), node)
+    if fused_activation(node) is None:
+        return "no operator ends in that activation"
+    if call.op in _TO_OTHERS:
+        return ""
+    result = node.results[0].type.quant
+    if result is None:
+        return "" if call.op in ("conv2d", "linear", "matmul") else "its result is no integer"
+    try:
+        return _problem(call, result)
+    except Refused as error:
+        return str(error)
+
+
+def _problem(c: OpCall, result: QuantType) -> str:
+    if c.op in _FIXED:
+        scale, zero = _FIXED[c.op].get(str(result.storage), (0.0, 0))
+        if not _is(result, scale, zero):
+            return f"its kernel wants a result of scale {scale:g} and zero point {zero}"
+    elif c.op in _KEEPING:
+        kinds = [
+            value.type.quant for slot, value in c.operands.items() if slot.split(".")[0] != "indices"
+        ]
+        if any(kind is not None and not kind.has_same_mapping(result) for kind in kinds):
+            return "its kernel wants one scale and zero point for data and result"
+    elif c.op not in _COMPUTING:
+        return "TensorFlow Lite has no kernel of it on integers"
+    check = _CHECKS.get(c.op)
+    return check(c, result) if check else ""
+
+
+def _is(quant: QuantType, scale: float, zero: int) -> bool:
+    if quant.granularity is not None or quant.dynamic:
+        return False
+    held = np.float32(quant.scales().reshape(-1)[0]), int(np.asarray(quant.zeros()).reshape(-1)[0])
+    return held == (np.float32(scale), zero)
+
+
+def _pool_problem(c: OpCall, result: QuantType) -> str:
+    if any(step != 1 for step in c.attrs.get("dilation", ())):  # type: ignore[union-attr]
+        return "TensorFlow Lite's pools have no dilation"
+    return "its average leaves out padding that its operator counts" if is_uneven(c) else ""
+
+
+def _resize(c: OpCall, result: QuantType) -> str:
+    return resize_problem(c)
+
+
+def _matmul(c: OpCall, result: QuantType) -> str:
+    b = c.kind("b").quant
+    if "bias" in c.operands:
+        return "a product of two tensors has no bias"
+    # XNNPACK reads the zero point of the second tensor as 0.
+    if b is not None and np.any(np.asarray(b.zeros())):
+        return "XNNPACK of TensorFlow 2.21 ignores the zero point of its second operand"
+    return ""
+
+
+def _layer(c: OpCall, result: QuantType) -> str:
+    data, weights = c.kind("x").quant, c.kind("w").quant
+    if data is None or weights is None:
+        return "its data or its weights are floats"
+    if str(weights.storage) != "i8" and weights.storage != data.storage:
+        return f"its weights are stored as {weights.storage}, its data as {data.storage}"
+    if str(weights.storage) == "i8" and np.any(np.asarray(weights.zeros())):
+        return "weights of int8 have no zero point"
+    return ""
+
+
+_CHECKS: Mapping[str, Callable[[OpCall, QuantType], str]] = {
+    "avg_pool2d": _pool_problem,
+    "conv2d": _layer,
+    "conv_transpose2d": _layer,
+    "linear": _layer,
+    "matmul": _matmul,
+    "max_pool2d": _pool_problem,
+    "resize": _resize,
+    "resize_nearest": _resize,
+}
+
+
+def is_fused_clip(node: Node) -> bool:
+    """Returns whether kernels end in a clip to these bounds."""
+    low, high = (node.attrs[end] for end in ("min", "max"))
+    bounds = tuple(float(b) if isinstance(b, int | float) else None for b in (low, high))
+    return bounds in ACTIVATIONS
+
+
+def written_profile(node: Node) -> str:
+    """Returns the profile of a layer whose bytes depend on what the file says of it.
+
+    Empty where they do not, or where the node names its own profile.
+    """
+    call = OpCall(Network(), node)
+    if node.profile or not on_integers(node):
+        return ""
+    if call.op == "conv_transpose2d" and not isinstance(call.result.shape[0], int):
+        return OPEN_PROFILE
+    if call.op != "conv2d" or max(call.kind("w").shape[2:]) == 1:
+        return ""
+    return "" if same_padding(call) or max(call.integers("stride")) == 1 else VALID_PROFILE
