@@ -18,6 +18,7 @@ from qir.passes.fold.fold_shapes import FoldShapes
 from qir.passes.forms.expand_qdq import ExpandQdq, expand
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
+from qir.passes.forms.group.pairs import put_pair
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.layout import Layout
@@ -78,6 +79,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     out = run_passes(out, [FoldConstants(), FoldShapes(), RaiseLinear()], ledger)
     Layout(to="nhwc").run(out, ledger)
     _means_for_pools(out)
+    _pad_before_averages(out)
     if quantized:
         _Moves().run(out, ledger)
     _group(out, ledger)
@@ -158,6 +160,23 @@ def _means_for_pools(graph: Graph) -> None:
             profile=node.profile,
         )
         graph.substitute(node, made.result)
+
+
+def _pad_before_averages(graph: Graph) -> None:
+    """Pads before averages that count padding, as their operator counts none."""
+    for node in list(graph):
+        pad = node.attrs.get("pad")
+        is_counted = node.op == "avg_pool2d" and node.attrs["count_pad"] and not node.attrs["ceil"]
+        if not is_counted or node.stages or not isinstance(pad, tuple) or not any(pad):
+            continue
+        x = node.operands["x"]
+        top, left, bottom, right = pad
+        last = node.attrs["layout"] == "NHWC"
+        pads = (0, top, left, 0, 0, bottom, right, 0) if last else (0, 0, top, left, 0, 0, bottom, right)
+        made = graph.add("pad", {"x": x}, {"pads": pads}, before=node, origins=node.origins).result
+        quant = x.node.operands["x"].type.quant if x.node.op == "dequantize" else None
+        graph.set_operand(node, "x", made if quant is None else put_pair(graph, made, quant, node))
+        graph.set_attrs(node, pad=(0, 0, 0, 0), count_pad=False)
 
 
 def _group(graph: Graph, ledger: Ledger) -> None:
