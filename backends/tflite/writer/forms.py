@@ -166,8 +166,12 @@ def _pad_before_averages(graph: Graph) -> None:
     """Pads before averages that count padding, as their operator counts none."""
     for node in list(graph):
         pad = node.attrs.get("pad")
-        is_counted = node.op == "avg_pool2d" and node.attrs["count_pad"] and not node.attrs["ceil"]
-        if not is_counted or node.stages or not isinstance(pad, tuple) or not any(pad):
+        if node.op != "avg_pool2d" or not node.attrs["count_pad"] or node.stages:
+            continue
+        if not isinstance(pad, tuple) or not any(pad):
+            graph.set_attrs(node, count_pad=False)
+            continue
+        if node.attrs["ceil"]:
             continue
         x = node.operands["x"]
         top, left, bottom, right = pad

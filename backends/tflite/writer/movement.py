@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qir.ir.dtype import I32
+from qir.ir.dtype import I32, I64, DType
 
 from .network import TO_LAST, OpCall, OpWriter, Options, float_kind, sizes_of
+from .schema import ELEMENT_TYPES
 
 
 def _reshape(c: OpCall) -> int:
@@ -18,10 +19,40 @@ def _reshape(c: OpCall) -> int:
     if sizes.count(-1) > 1 and shape is not None and shape.constant is None:
         wanted = c.w.tensor(shape)
         if str(shape.type.dtype) != "i32":
-            cast: Options = ("CastOptions", {"in_data_type": 4, "out_data_type": 2})
-            wanted = c.add("CAST", (wanted,), float_kind((len(sizes),), I32), cast)
+            kind = float_kind((len(sizes),), I32)
+            wanted = c.add("CAST", (wanted,), kind, cast_to(c, wanted, I32))
         return c.finish("RESHAPE", (c.tensor(), wanted), ("ReshapeOptions", {}))
+    if sizes.count(-1) > 1:
+        return _by_axes(c)
     return c.w.reshaped(c.node, c.tensor(), c.result, c.node.result.name)
+
+
+def _by_axes(c: OpCall) -> int:
+    """Adds or removes axes of size 1 by number, where more than one size is open."""
+    made, kind = c.tensor(), c.kind()
+    if c.op == "unsqueeze":
+        *first, last = sorted(axis % c.result.rank for axis in c.integers("axes"))
+        for axis in first:
+            kind = kind.with_shape((*kind.shape[:axis], 1, *kind.shape[axis:]))
+            made = c.add("EXPAND_DIMS", (made, c.w.ints(axis)), kind)
+        return c.finish("EXPAND_DIMS", (made, c.w.ints(last)))
+    if c.op == "squeeze":
+        axes = [axis % kind.rank for axis in c.integers("axes")]
+        axes = axes or [i for i, size in enumerate(kind.shape) if size == 1]
+        return c.finish("SQUEEZE", (made,), ("SqueezeOptions", {"squeeze_dims": axes}))
+    # What is left without axes of size 1 is the same: only these move.
+    ones = [i for i, size in enumerate(kind.shape) if size == 1]
+    rest = tuple(size for size in kind.shape if size != 1)
+    added = [i for i, size in enumerate(c.result.shape) if size == 1]
+    if rest != tuple(size for size in c.result.shape if size != 1) or not added or not ones:
+        raise c.refused("more than one size of its result is open; state the sizes")
+    kind = kind.with_shape(rest)
+    made = c.add("SQUEEZE", (made,), kind, ("SqueezeOptions", {"squeeze_dims": ones}))
+    *first, last = added
+    for axis in first:
+        kind = kind.with_shape((*kind.shape[:axis], 1, *kind.shape[axis:]))
+        made = c.add("EXPAND_DIMS", (made, c.w.ints(axis)), kind)
+    return c.finish("EXPAND_DIMS", (made, c.w.ints(last)))
 
 
 def _transpose(c: OpCall) -> int | Sequence[int]:
@@ -112,10 +143,33 @@ def _split(c: OpCall) -> Sequence[int]:
 
 
 def _expand(c: OpCall) -> int:
-    sizes = sizes_of(c.result)
-    if -1 in sizes:
+    sizes, shape = sizes_of(c.result), c.operands["shape"]
+    if -1 not in sizes:
+        return c.finish("BROADCAST_TO", (c.tensor(), c.w.ints(sizes, "shape")))
+    if shape.constant is not None or shape.type.shape != (len(sizes),) or not _fills_open_axes(c):
         raise c.refused("sizes that it expands to are open; state them")
-    return c.finish("BROADCAST_TO", (c.tensor(), c.w.ints(sizes, "shape")))
+    # A computed size may be 1 where the data's is greater, which BROADCAST_TO does not take.
+    known = c.w.plain(np.maximum(np.asarray(sizes, np.int64), 1), "least")
+    asked = shape.type.with_element(I64)
+    wanted = c.w.tensor(shape)
+    if shape.type.element != I64:
+        wanted = c.add("CAST", (wanted,), asked, cast_to(c, wanted, I64))
+    return c.finish("BROADCAST_TO", (c.tensor(), c.add("MAXIMUM", (wanted, known), asked)))
+
+
+def _fills_open_axes(c: OpCall) -> bool:
+    """Returns whether data have the size 1 along each axis whose size is open in the result."""
+    x, made = c.kind().shape, c.result.shape
+    padded = (1,) * (len(made) - len(x)) + tuple(x)
+    return all(a == 1 for a, b in zip(padded, made, strict=True) if not isinstance(b, int))
+
+
+def cast_to(c: OpCall, x: int, dtype: DType) -> Options:
+    """Returns the options of a cast."""
+    return (
+        "CastOptions",
+        {"in_data_type": c.w.element_of(x), "out_data_type": ELEMENT_TYPES[str(dtype)]},
+    )
 
 
 def _tile(c: OpCall) -> int:
@@ -157,9 +211,12 @@ def _embedding(c: OpCall) -> int:
 
 
 def _shape(c: OpCall) -> int:
-    if c.attrs["start"] != 0 or c.attrs["end"] is not None:
-        raise c.refused("a part of a shape is not written; slice the whole one")
-    return c.finish("SHAPE", (c.tensor(),), ("ShapeOptions", {"out_type": 4}))
+    rank, options = c.kind().rank, ("ShapeOptions", {"out_type": ELEMENT_TYPES["i64"]})
+    start, count = c.integer("start") % max(rank, 1), sizes_of(c.result)[0]
+    if count == rank:
+        return c.finish("SHAPE", (c.tensor(),), options)
+    whole = c.add("SHAPE", (c.tensor(),), c.result.with_shape((rank,)), options)
+    return c.finish("SLICE", (whole, c.w.ints([start]), c.w.ints([count])))
 
 
 OPS: Mapping[str, OpWriter] = {
