@@ -38,7 +38,7 @@ def _fusing(c: OpCall) -> int:
 
 
 def _div(c: OpCall) -> int:
-    if not c.result.express.is_float:
+    if c.result.quant is None and not c.result.dtype.is_float:
         raise c.refused("a quotient of integers is not written; divide floats")
     return _fusing(c)
 

@@ -69,10 +69,13 @@ class FlatBufferBuilder:
     def __init__(self, tables: Mapping[str, Mapping[str, FieldType]]) -> None:
         self.tables = tables
         self.data = bytearray()
+        self._layouts: dict[bytes, int] = {}
+        """Where the fields' places of a layout are written: FlatBuffers calls it a vtable."""
 
     def build(self, root: str, table: Table, identifier: bytes) -> bytes:
         """Returns the file of a root table."""
         self.data = bytearray(struct.pack("<I", 0) + identifier)
+        self._layouts.clear()
         self._point(0, self._table(root, table))
         return bytes(self.data)
 
@@ -85,7 +88,7 @@ class FlatBufferBuilder:
         self.data.extend(bytes(-(len(self.data) + skipped) % size))
 
     def _table(self, name: str, table: Table) -> int:
-        """Writes a table after the list of its fields' places, and returns where it is."""
+        """Writes a table and returns where it is; tables of one layout share their vtable."""
         fields = self.tables[name]
         held = sorted(
             (fields[key] for key in table), key=lambda f: -struct.calcsize(f.stored_as)
@@ -98,11 +101,14 @@ class FlatBufferBuilder:
             end += -end % size
             places[field.number] = end
             end += size
-        self._align(8, skipped=4 + 2 * count)
-        vtable = len(self.data)
-        self.data += struct.pack(f"<{2 + count}H", 4 + 2 * count, end, *places)
+        layout = struct.pack(f"<{2 + count}H", 4 + 2 * count, end, *places)
+        known = self._layouts.get(layout)
+        self._align(8, skipped=0 if known else len(layout))
+        if known is None:
+            known = self._layouts[layout] = len(self.data)
+            self.data += layout
         start = len(self.data)
-        self.data += struct.pack("<i", start - vtable) + bytes(end - 4)
+        self.data += struct.pack("<i", start - known) + bytes(end - 4)
         later = []
         for field in held:
             place, value = start + places[field.number], values[field]

@@ -74,7 +74,8 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     out = graph.copy()
     OpenGroups("* |> *", chains=True).run(out, ledger)
     quantized = any(v.type.quant is not None for v in out.values.values())
-    if quantized and not out.profile.startswith(_FAMILY):
+    own = out.profile.startswith(_FAMILY)
+    if quantized and not own:
         _take_over(out, ledger)
     out = run_passes(out, [FoldConstants(), FoldShapes(), RaiseLinear()], ledger)
     Layout(to="nhwc").run(out, ledger)
@@ -83,7 +84,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     if quantized:
         _Moves().run(out, ledger)
     _group(out, ledger)
-    _float_where_needed(out, ledger)
+    _float_where_needed(out, ledger, own=own)
     _constants_of_floats(out)
     out.prune()
     for node in out:
@@ -191,15 +192,16 @@ def _group(graph: Graph, ledger: Ledger) -> None:
     ledger.extend(entry for entry in grouping if entry.change in kept)
 
 
-def _float_where_needed(graph: Graph, ledger: Ledger) -> None:
+def _float_where_needed(graph: Graph, ledger: Ledger, *, own: bool) -> None:
     """Computes in float what TensorFlow Lite has no kernel on integers for."""
     for node in list(graph):
         if node.op in STRUCTURAL_OPS or node.op in CONVERSION_OPS or node not in graph:
             continue
-        if why := integer_problem(node):
+        if why := integer_problem(node, own=own):
             name = node.results[0].name
             expand(graph, node)
-            ledger.add(Change.REGROUPED, STEP, name, f"float between integers: {why}")
+            reason = f"{node.op} in float between integers: {why}"
+            ledger.add(Change.REGROUPED, STEP, name, reason)
     graph.prune()
 
 

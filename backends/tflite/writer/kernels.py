@@ -17,11 +17,12 @@ VALID_PROFILE = "tflite-2.21.xnnpack.valid"
 """Convolutions whose stride leaves data unread, padded VALID."""
 OPEN_PROFILE = "tflite-2.21.xnnpack.open"
 """Transposed convolutions whose sizes are computed, which XNNPACK leaves to another kernel."""
+_WIDE = (1 / 32768, 0)
 _FIXED: Mapping[str, Mapping[str, tuple[float, int]]] = {
-    "softmax": {"i8": (1 / 256, -128), "u8": (1 / 256, 0)},
+    "softmax": {"i8": (1 / 256, -128), "u8": (1 / 256, 0), "i16": _WIDE},
     "log_softmax": {"i8": (16 / 256, 127), "u8": (16 / 256, 255)},
-    "sigmoid": {"i8": (1 / 256, -128), "u8": (1 / 256, 0)},
-    "tanh": {"i8": (1 / 128, 0), "u8": (1 / 128, 128)},
+    "sigmoid": {"i8": (1 / 256, -128), "u8": (1 / 256, 0), "i16": _WIDE},
+    "tanh": {"i8": (1 / 128, 0), "u8": (1 / 128, 128), "i16": _WIDE},
     "lp_normalize": {"i8": (1 / 128, 0), "u8": (1 / 128, 128)},
 }
 """The scale and zero point that kernels want of their results."""
@@ -33,7 +34,7 @@ _KEEPING = frozenset(
 """Ops whose kernels want one scale and zero point for data and result."""
 _COMPUTING = frozenset(
     "conv2d linear matmul add sub mul reduce_mean reduce_sum hard_swish leaky_relu prelu relu elu "
-    "gelu abs exp log sqrt rsqrt squared_difference conv_transpose2d".split()
+    "gelu abs exp log sqrt rsqrt squared_difference conv_transpose2d div reduce_prod".split()
 )
 """Ops whose kernels give a result with a scale and zero point of its own."""
 _TO_OTHERS = frozenset("equal not_equal greater greater_equal less less_equal arg_max arg_min".split())
@@ -44,8 +45,11 @@ def on_integers(node: Node) -> bool:
     return any(value.type.quant is not None for value in (*node.operands.values(), *node.results))
 
 
-def integer_problem(node: Node) -> str:
-    """Returns why no operator computes an op on these quantized values; empty where one does."""
+def integer_problem(node: Node, *, own: bool) -> str:
+    """Returns why no operator computes an op on these quantized values; empty where one does.
+
+    `own`: the graph has TensorFlow Lite's bytes already, defects included.
+    """
     if not on_integers(node) or node.bodies or node.op in ("foreign", "fused"):
         return ""
     call = OpCall(Network(), node)
@@ -57,12 +61,12 @@ def integer_problem(node: Node) -> str:
     if result is None:
         return "" if call.op in ("conv2d", "linear", "matmul") else "its result is no integer"
     try:
-        return _problem(call, result)
+        return _problem(call, result, own=own)
     except Refused as error:
         return str(error)
 
 
-def _problem(c: OpCall, result: QuantType) -> str:
+def _problem(c: OpCall, result: QuantType, *, own: bool) -> str:
     if c.op in _FIXED:
         scale, zero = _FIXED[c.op].get(str(result.storage), (0.0, 0))
         if not _is(result, scale, zero):
@@ -75,6 +79,8 @@ def _problem(c: OpCall, result: QuantType) -> str:
             return "its kernel wants one scale and zero point for data and result"
     elif c.op not in _COMPUTING:
         return "TensorFlow Lite has no kernel of it on integers"
+    if c.op == "matmul":
+        return _matmul_problem(c, own=own)
     check = _CHECKS.get(c.op)
     return check(c, result) if check else ""
 
@@ -96,12 +102,12 @@ def _resize(c: OpCall, result: QuantType) -> str:
     return resize_problem(c)
 
 
-def _matmul(c: OpCall, result: QuantType) -> str:
+def _matmul_problem(c: OpCall, *, own: bool) -> str:
     b = c.kind("b").quant
     if "bias" in c.operands:
         return "a product of two tensors has no bias"
     # XNNPACK reads the zero point of the second tensor as 0.
-    if b is not None and np.any(np.asarray(b.zeros())):
+    if not own and b is not None and np.any(np.asarray(b.zeros())):
         return "XNNPACK of TensorFlow 2.21 ignores the zero point of its second operand"
     return ""
 
@@ -122,7 +128,6 @@ _CHECKS: Mapping[str, Callable[[OpCall, QuantType], str]] = {
     "conv2d": _layer,
     "conv_transpose2d": _layer,
     "linear": _layer,
-    "matmul": _matmul,
     "max_pool2d": _pool_problem,
     "resize": _resize,
     "resize_nearest": _resize,

@@ -27,8 +27,8 @@ _SIGNED: Mapping[str, int] = {
     "SPACE_TO_DEPTH": 1,
     "DEPTH_TO_SPACE": 1,
     "SQUEEZE": 1,
-    "SUB": 2,
     "CAST": 1,
+    "SHAPE": 1,
 }
 """Versions of operators on int8; 2 where there is none here."""
 _PLAIN: Mapping[str, int] = {"BROADCAST_TO": 2}
