@@ -78,12 +78,13 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     if quantized and not own:
         _take_over(out, ledger)
     out = run_passes(out, [FoldConstants(), FoldShapes(), RaiseLinear()], ledger)
-    Layout(to="nhwc").run(out, ledger)
     _means_for_pools(out)
     _pad_before_averages(out)
     if quantized:
         _Moves().run(out, ledger)
     _group(out, ledger)
+    # Kernels are found first: a transpose next to a dequantize would hide them.
+    Layout(to="nhwc").run(out, ledger)
     _float_where_needed(out, ledger, own=own)
     _constants_of_floats(out)
     out.prune()
