@@ -173,6 +173,27 @@ def _hard_sigmoid(c: OpCall) -> int:
     return s.last("MINIMUM", s.f("MAXIMUM", line, 0.0), 1.0)
 
 
+# Abramowitz and Stegun, 7.1.26: erf(x) = 1 - (a1 t + ... + a5 t^5) e^(-x^2), within 1.5e-7.
+_ERF_STEP = 0.3275911
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+
+def _erf(c: OpCall) -> int:
+    s = _Parts(c)
+    size = s.f("ABS", s.x)
+    t = s.f("DIV", 1.0, s.f("ADD", s.f("MUL", size, _ERF_STEP), 1.0))
+    series = s.f("MUL", t, _ERF[0])
+    for factor in _ERF[1:]:
+        series = s.f("MUL", s.f("ADD", series, factor), t)
+    bell = s.f("EXP", s.f("NEG", s.f("MUL", s.x, s.x)))
+    tail = s.f("MUL", series, bell)
+    if c.op == "erf":
+        return s.last("MUL", s.f("SIGN", s.x), s.f("SUB", 1.0, tail))
+    # erfc(x) is the tail on the right, and 2 without it on the left.
+    left = s.f("MUL", s.f("SUB", 1.0, s.f("SIGN", s.x)), s.f("SUB", 1.0, tail))
+    return s.last("ADD", tail, left)
+
+
 def _selu(c: OpCall) -> int:
     s, alpha, gamma = _Parts(c), c.real("alpha"), c.real("gamma")
     negative = s.f("MUL", s.f("ELU", s.f("MINIMUM", s.x, 0.0)), alpha)
@@ -356,6 +377,8 @@ OPS: Mapping[str, OpWriter] = {
     "dropout": _identity,
     "elu": _elu,
     "equal": _binary("EQUAL"),
+    "erf": _erf,
+    "erfc": _erf,
     "exp": _unary("EXP"),
     "exp2": _exp2,
     "floor": _unary("FLOOR"),

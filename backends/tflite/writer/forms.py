@@ -22,15 +22,19 @@ from qir.passes.forms.group.pairs import put_pair
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.layout import Layout
+from qir.passes.recover import Recover
 from qir.profiles import Profile, dequantize_by_profile, library_of
 from qir.rewrite import run_passes
 from qir.rewrite.fusing import ChainMatch, only_moves_quantized
 
+from . import transposed
 from .kernels import integer_problem, is_fused_clip, written_profile
 
 PROFILE = "tflite-2.21.xnnpack"
 """The numerics profile of written files."""
 STEP = "tflite writer"
+_RECOVERED = Recover(("relus", "clip", "gelu", "sigmoids"))
+"""Finds activations that have an operator and were written as several ops."""
 _FAMILY = "tflite-2.21."
 _MIDDLE = 128
 
@@ -50,10 +54,11 @@ class _Kernels(Group):
         return super().allows(match, graph)
 
 
+_TRANSPOSED = "conv_transpose2d"
 _MOVES = frozenset(
     "flatten squeeze unsqueeze slice gather expand tile depth_to_space space_to_depth flip".split()
 )
-"""Ops that move elements, of which profiles name no groups."""
+"""Ops that move elements, of which profiles name no groups; nor do they of `_TRANSPOSED`."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,14 @@ class _Moves(FuseQdq):
     name = "fuse-qdq"
 
     def fusible_ops(self, graph: Graph) -> frozenset[str]:
-        return _MOVES
+        return _MOVES | {_TRANSPOSED}
+
+    def epilogue_ops(self, graph: Graph) -> frozenset[str]:
+        return frozenset()
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
+        if match.anchor.op == _TRANSPOSED:
+            return match.quantize is not None
         return match.quantize is not None and only_moves_quantized(match)
 
 
@@ -77,11 +87,13 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     own = out.profile.startswith(_FAMILY)
     if quantized and not own:
         _take_over(out, ledger)
-    out = run_passes(out, [FoldConstants(), FoldShapes(), RaiseLinear()], ledger)
+    out = run_passes(out, [FoldConstants(), FoldShapes(), _RECOVERED, RaiseLinear()], ledger)
     _means_for_pools(out)
     _pad_before_averages(out)
+    transposed.cut_by_slices(out)
     if quantized:
         _Moves().run(out, ledger)
+        transposed.store_biases(out)
     _group(out, ledger)
     # Kernels are found first: a transpose next to a dequantize would hide them.
     Layout(to="nhwc").run(out, ledger)

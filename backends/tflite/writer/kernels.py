@@ -79,6 +79,8 @@ def _problem(c: OpCall, result: QuantType, *, own: bool) -> str:
             return "its kernel wants one scale and zero point for data and result"
     elif c.op not in _COMPUTING:
         return "TensorFlow Lite has no kernel of it on integers"
+    if not own and (why := _scale_problem(c, result)):
+        return why
     if c.op == "matmul":
         return _matmul_problem(c, own=own)
     check = _CHECKS.get(c.op)
@@ -90,6 +92,34 @@ def _is(quant: QuantType, scale: float, zero: int) -> bool:
         return False
     held = np.float32(quant.scales().reshape(-1)[0]), int(np.asarray(quant.zeros()).reshape(-1)[0])
     return held == (np.float32(scale), zero)
+
+
+_MAX_RATIO = 256.0
+"""XNNPACK's kernels take factors below this one; some refuse the whole model for a larger one."""
+_MIN_RATIO = 2.0**-10
+"""Sums of an operand whose scale is a smaller part of the result's are left to another kernel."""
+
+
+def _scale_problem(c: OpCall, result: QuantType) -> str:
+    """Returns why kernels do not take these scales together, by the notes of the profile."""
+    slots = ("a", "b") if c.op in ("add", "sub", "mul", "matmul") else ("x", "w")
+    if c.op not in ("add", "sub", "mul", "matmul", "conv2d", "linear", "conv_transpose2d"):
+        return ""
+    kinds = [c.kind(slot) for slot in slots]
+    scales = [
+        np.asarray(kind.quant.scales(), np.float64).reshape(-1) if kind.quant else np.ones(1)
+        for kind in kinds
+    ]
+    made = float(result.scales().reshape(-1)[0])
+    if c.op not in ("add", "sub"):
+        factor = float((scales[0] * scales[1]).max()) / made
+        return f"its scales give a factor of {factor:.0f}" if factor >= _MAX_RATIO else ""
+    ratios = [float(scale[0]) / made for scale in scales]
+    if max(ratios) >= _MAX_RATIO:
+        return f"an operand's scale is {max(ratios):.0f} times the result's"
+    if min(ratios) < _MIN_RATIO and (c.op == "sub" or kinds[0].shape != kinds[1].shape):
+        return "an operand's scale is below 1/1024 of the result's"
+    return ""
 
 
 def _pool_problem(c: OpCall, result: QuantType) -> str:

@@ -14,6 +14,7 @@ from .flatbuffer import Field
 from .images import finish_image, padded_image, result_image, same_padding
 from .network import OpCall, OpWriter, Options, float_kind
 from .schema import SAME, VALID
+from .transposed import padding_mode
 
 SYMMETRIC_PROFILE = "tflite-2.21.symmetric"
 """Layers that quantize float data about zero."""
@@ -207,12 +208,13 @@ def _conv_transpose2d(c: OpCall) -> int | Sequence[int]:
     # TRANSPOSE_CONV has filters [out, height, width, in]; those of the op are [in, out, h, w].
     filters = _permuted(c, weight, (1, 2, 3, 0), 0)
     image, kind = c.image("x")
-    stride, pad = c.integers("stride"), c.integers("pad")
-    whole = result_image(c)
+    stride, whole = c.integers("stride"), result_image(c)
     sizes = whole.shape[1:3]
     if not all(isinstance(size, int) for size in (*sizes, *kind.shape[1:3])):
         raise c.refused("TRANSPOSE_CONV is written for known heights and widths; state them")
-    padding = _transposed_padding(c, kind, whole, data.shape[2:], stride, pad)
+    padding = padding_mode(c.node)
+    if padding is None:
+        raise c.refused("its padding is neither SAME nor VALID, and its sizes are open")
     options: Options = (
         "TransposeConvOptions",
         {
@@ -242,30 +244,6 @@ def _sizes_after_batch(c: OpCall, image: int, rest: Sequence[int]) -> int:
     batch = c.add("STRIDED_SLICE", (sizes, *bounds), float_kind((), I32), cut)
     pack: Options = ("PackOptions", {"values_count": 4, "axis": 0})
     return c.add("PACK", (batch, *rest), float_kind((4,), I32), pack)
-
-
-def _transposed_padding(
-    c: OpCall,
-    x: TensorType,
-    result: TensorType,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> int:
-    """Returns the mode of padding in which a transposed convolution cuts what it has to."""
-    fronts, totals = [], []
-    for axis in range(2):
-        size, made = x.shape[1 + axis], result.shape[1 + axis]
-        assert isinstance(size, int)
-        assert isinstance(made, int)
-        total = (size - 1) * stride[axis] + kernel[axis] - made
-        fronts.append(max(total, 0) // 2)
-        totals.append(total)
-    if not any(pad[:2]) and max(totals) <= 0:
-        return VALID
-    if list(pad[:2]) == fronts:
-        return SAME
-    raise c.refused("its padding is neither SAME nor VALID; slice the result of one without")
 
 
 OPS: Mapping[str, OpWriter] = {
