@@ -8,6 +8,7 @@ from qir.atomic import replacing
 from qir.capability import Capability, load
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from qir.source import untouched
 from qir.target import Executable, Target
 
 # What writes and runs models is imported when one is written: who reads one asks for the profile.
@@ -43,7 +44,11 @@ class TfliteTarget(Target):
         from .writer.forms import converted
 
         self.require_format(format)
-        data = to_tflite(converted(graph, ledger))
+        source = untouched(graph)
+        if source is not None and source.suffix.lower() == self.suffix:
+            data = source.read_bytes()  # nothing was changed
+        else:
+            data = to_tflite(converted(graph, ledger))
         ledger.check(lossy=lossy)
         with replacing(path) as draft:
             draft.write_bytes(data)

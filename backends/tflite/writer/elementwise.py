@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.dims import Dim
 from qir.ir.types import TensorType
 
-from .network import ACTIVATIONS, OpCall, OpWriter, Options
+from .network import ACTIVATIONS, OpCall, Options, OpWriter, clip_bounds
 from .schema import ELEMENT_TYPES
 
 _FUSING = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}
@@ -69,17 +69,16 @@ def _broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def _clip(c: OpCall) -> int:
-    low, high = (c.attrs[end] if c.attrs[end] is not None else None for end in ("min", "max"))
-    bounds = tuple(float(b) if isinstance(b, int | float) else None for b in (low, high))
+    bounds = clip_bounds(c.attrs)
     names = {1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6"}
-    number = ACTIVATIONS.get((bounds[0], bounds[1]))
+    number = ACTIVATIONS.get(bounds)
     floats = c.result.express.is_float
     if number is not None and floats:
         return c.finish(names[number], (c.tensor(),))
     if bounds == (0.0, 1.0) and floats:
         return c.finish("RELU_0_TO_1", (c.tensor(),))
     if c.result.quant is not None:
-        raise c.refused(f"no operator clamps integers to {low}..{high}; keep it float")
+        raise c.refused(f"no operator clamps integers to {bounds[0]}..{bounds[1]}; keep it float")
     made = c.tensor()
     steps = [(op, b) for op, b in zip(("MAXIMUM", "MINIMUM"), bounds, strict=True) if b is not None]
     for op, bound in steps[:-1]:
@@ -100,7 +99,7 @@ def _prelu(c: OpCall) -> int:
     data = slope.constant
     if data is None:
         raise c.refused("its slopes are computed; PRELU takes a constant")
-    shape = (1,) * (x.rank - slope.type.rank) + tuple(slope.type.shape)
+    shape = (1,) * (x.rank - slope.type.rank) + c.known(slope.type.shape)
     if x.rank < 2 or shape[0] != 1:
         raise c.refused("PRELU has no slopes along the first axis; write it by min and mul")
     kind = slope.type.with_shape(shape[1:])

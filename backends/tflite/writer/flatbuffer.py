@@ -90,9 +90,7 @@ class FlatBufferBuilder:
     def _table(self, name: str, table: Table) -> int:
         """Writes a table and returns where it is; tables of one layout share their vtable."""
         fields = self.tables[name]
-        held = sorted(
-            (fields[key] for key in table), key=lambda f: -struct.calcsize(f.stored_as)
-        )
+        held = sorted((fields[key] for key in table), key=lambda f: -struct.calcsize(f.stored_as))
         values = {fields[key]: value for key, value in table.items()}
         count = max((f.number for f in held), default=-1) + 1
         places, end = [0] * count, 4

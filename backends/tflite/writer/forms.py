@@ -1,7 +1,8 @@
-"""Converts a graph to the form that is written: channels last, TensorFlow Lite's kernels as groups."""
+"""Converts a graph to the form that is written: channels last, kernels as groups."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from qir.analysis.claims import claim_entries
 from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Value
 from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
@@ -28,7 +29,7 @@ from qir.rewrite import run_passes
 from qir.rewrite.fusing import ChainMatch, only_moves_quantized
 
 from . import transposed
-from .kernels import integer_problem, is_fused_clip, written_profile
+from .kernels import integer_problem, is_fused_clip, on_integers, written_profile
 
 PROFILE = "tflite-2.21.xnnpack"
 """The numerics profile of written files."""
@@ -84,9 +85,11 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     out = graph.copy()
     OpenGroups("* |> *", chains=True).run(out, ledger)
     quantized = any(v.type.quant is not None for v in out.values.values())
-    own = out.profile.startswith(_FAMILY)
-    if quantized and not own:
+    if quantized and not out.profile.startswith(_FAMILY):
         _take_over(out, ledger)
+    # Kernels of a file that was read: what they compute is known, defects included.
+    kernels = (node for node in out if node.op not in CONVERSION_OPS | STRUCTURAL_OPS)
+    own = {node.results[0].name for node in kernels if on_integers(node)}
     out = run_passes(out, [FoldConstants(), FoldShapes(), _RECOVERED, RaiseLinear()], ledger)
     _means_for_pools(out)
     _pad_before_averages(out)
@@ -97,7 +100,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     _group(out, ledger)
     # Kernels are found first: a transpose next to a dequantize would hide them.
     Layout(to="nhwc").run(out, ledger)
-    _float_where_needed(out, ledger, own=own)
+    _float_where_needed(out, ledger, own)
     _constants_of_floats(out)
     out.prune()
     for node in out:
@@ -163,7 +166,9 @@ def _means_for_pools(graph: Graph) -> None:
         if node.op != "global_avg_pool" or node.stages:
             continue
         x = node.operands["x"]
-        axes = range(1, x.type.rank - 1) if node.attrs["layout"] == "NHWC" else range(2, x.type.rank)
+        axes = (
+            range(1, x.type.rank - 1) if node.attrs["layout"] == "NHWC" else range(2, x.type.rank)
+        )
         made = graph.add(
             "reduce_mean",
             {"x": x},
@@ -190,7 +195,11 @@ def _pad_before_averages(graph: Graph) -> None:
         x = node.operands["x"]
         top, left, bottom, right = pad
         last = node.attrs["layout"] == "NHWC"
-        pads = (0, top, left, 0, 0, bottom, right, 0) if last else (0, 0, top, left, 0, 0, bottom, right)
+        pads = (
+            (0, top, left, 0, 0, bottom, right, 0)
+            if last
+            else (0, 0, top, left, 0, 0, bottom, right)
+        )
         made = graph.add("pad", {"x": x}, {"pads": pads}, before=node, origins=node.origins).result
         quant = x.node.operands["x"].type.quant if x.node.op == "dequantize" else None
         graph.set_operand(node, "x", made if quant is None else put_pair(graph, made, quant, node))
@@ -205,15 +214,16 @@ def _group(graph: Graph, ledger: Ledger) -> None:
     ledger.extend(entry for entry in grouping if entry.change in kept)
 
 
-def _float_where_needed(graph: Graph, ledger: Ledger, *, own: bool) -> None:
+def _float_where_needed(graph: Graph, ledger: Ledger, own: Collection[str]) -> None:
     """Computes in float what TensorFlow Lite has no kernel on integers for."""
     for node in list(graph):
         if node.op in STRUCTURAL_OPS or node.op in CONVERSION_OPS or node not in graph:
             continue
-        if why := integer_problem(node, own=own):
+        if why := integer_problem(node, own=node.results[0].name in own):
             name = node.results[0].name
             expand(graph, node)
-            reason = f"{node.op} in float between integers: {why}"
+            ops = " |> ".join(stage.op for stage in node.stages) or node.op
+            reason = f"{ops} in float between integers: {why}"
             ledger.add(Change.REGROUPED, STEP, name, reason)
     graph.prune()
 

@@ -11,7 +11,7 @@ import numpy as np
 from qir.ir import dims
 from qir.ir.types import TensorType
 
-from .network import OpCall, OpWriter, Options, as_image
+from .network import OpCall, Options, OpWriter, as_image
 from .schema import SAME, VALID
 
 
@@ -62,7 +62,7 @@ def pads_like_same(
 
 
 SAME_PROFILE = "tflite-2.21.xnnpack.same"
-"""Convolutions whose stride leaves data unread, padded SAME in the file that they were read from."""
+"""Convolutions whose stride leaves data unread, padded SAME in the file that they come from."""
 
 
 def same_padding(c: OpCall) -> bool:
@@ -207,8 +207,6 @@ def _resize(c: OpCall) -> int | Sequence[int]:
     last = max(axes) <= 2 and min(axes) >= 1
     sizes = made.shape[1:3] if last else made.shape[2:4]
     image = c.tensor() if last else c.w.image(c.operands["x"])
-    if not all(isinstance(size, int) for size in sizes):
-        raise c.refused("the sizes that it resizes to are open; state them")
     coordinates = c.attrs["coordinates"]
     options: Options = (
         "ResizeNearestNeighborOptions" if nearest else "ResizeBilinearOptions",
@@ -217,7 +215,7 @@ def _resize(c: OpCall) -> int | Sequence[int]:
             "half_pixel_centers": coordinates in ("half_pixel", "pytorch_half_pixel"),
         },
     )
-    wanted = c.w.ints([int(size) for size in sizes], "sizes")  # type: ignore[call-overload]
+    wanted = c.w.ints(c.known(sizes), "sizes")
     op = "RESIZE_NEAREST_NEIGHBOR" if nearest else "RESIZE_BILINEAR"
     if last:
         return c.finish(op, (image, wanted), options)

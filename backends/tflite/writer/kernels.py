@@ -11,7 +11,7 @@ from qir.ir.node import Node
 from qir.ir.types import QuantType
 
 from .images import is_uneven, resize_problem, same_padding
-from .network import ACTIVATIONS, Network, OpCall, fused_activation
+from .network import ACTIVATIONS, Network, OpCall, clip_bounds, fused_activation
 
 VALID_PROFILE = "tflite-2.21.xnnpack.valid"
 """Convolutions whose stride leaves data unread, padded VALID."""
@@ -37,7 +37,9 @@ _COMPUTING = frozenset(
     "gelu abs exp log sqrt rsqrt squared_difference conv_transpose2d div reduce_prod".split()
 )
 """Ops whose kernels give a result with a scale and zero point of its own."""
-_TO_OTHERS = frozenset("equal not_equal greater greater_equal less less_equal arg_max arg_min".split())
+_TO_OTHERS = frozenset(
+    "equal not_equal greater greater_equal less less_equal arg_max arg_min".split()
+)
 
 
 def on_integers(node: Node) -> bool:
@@ -50,7 +52,7 @@ def integer_problem(node: Node, *, own: bool) -> str:
 
     `own`: the graph has TensorFlow Lite's bytes already, defects included.
     """
-    if not on_integers(node) or node.bodies or node.op in ("foreign", "fused"):
+    if not on_integers(node) or node.bodies or node.op == "foreign":
         return ""
     call = OpCall(Network(), node)
     if fused_activation(node) is None:
@@ -73,7 +75,9 @@ def _problem(c: OpCall, result: QuantType, *, own: bool) -> str:
             return f"its kernel wants a result of scale {scale:g} and zero point {zero}"
     elif c.op in _KEEPING:
         kinds = [
-            value.type.quant for slot, value in c.operands.items() if slot.split(".")[0] != "indices"
+            value.type.quant
+            for slot, value in c.operands.items()
+            if slot.split(".")[0] != "indices"
         ]
         if any(kind is not None and not kind.has_same_mapping(result) for kind in kinds):
             return "its kernel wants one scale and zero point for data and result"
@@ -166,9 +170,7 @@ _CHECKS: Mapping[str, Callable[[OpCall, QuantType], str]] = {
 
 def is_fused_clip(node: Node) -> bool:
     """Returns whether kernels end in a clip to these bounds."""
-    low, high = (node.attrs[end] for end in ("min", "max"))
-    bounds = tuple(float(b) if isinstance(b, int | float) else None for b in (low, high))
-    return bounds in ACTIVATIONS
+    return clip_bounds(node.attrs) in ACTIVATIONS
 
 
 def written_profile(node: Node) -> str:
@@ -181,6 +183,6 @@ def written_profile(node: Node) -> str:
         return ""
     if call.op == "conv_transpose2d" and not isinstance(call.result.shape[0], int):
         return OPEN_PROFILE
-    if call.op != "conv2d" or max(call.kind("w").shape[2:]) == 1:
+    if call.op != "conv2d" or all(size == 1 for size in call.kind("w").shape[2:]):
         return ""
     return "" if same_padding(call) or max(call.integers("stride")) == 1 else VALID_PROFILE

@@ -12,7 +12,7 @@ from qir.ir.types import TensorType
 
 from .flatbuffer import Field
 from .images import finish_image, padded_image, result_image, same_padding
-from .network import OpCall, OpWriter, Options, float_kind
+from .network import OpCall, Options, OpWriter, float_kind
 from .schema import SAME, VALID
 from .transposed import padding_mode
 
@@ -207,14 +207,12 @@ def _conv_transpose2d(c: OpCall) -> int | Sequence[int]:
         raise c.refused("TRANSPOSE_CONV has neither groups nor dilation; write ONNX")
     # TRANSPOSE_CONV has filters [out, height, width, in]; those of the op are [in, out, h, w].
     filters = _permuted(c, weight, (1, 2, 3, 0), 0)
-    image, kind = c.image("x")
+    image, _ = c.image("x")
     stride, whole = c.integers("stride"), result_image(c)
-    sizes = whole.shape[1:3]
-    if not all(isinstance(size, int) for size in (*sizes, *kind.shape[1:3])):
-        raise c.refused("TRANSPOSE_CONV is written for known heights and widths; state them")
+    rest = c.known(whole.shape[1:])
     padding = padding_mode(c.node)
     if padding is None:
-        raise c.refused("its padding is neither SAME nor VALID, and its sizes are open")
+        raise c.refused("its padding is neither SAME nor VALID, and sizes of its data are open")
     options: Options = (
         "TransposeConvOptions",
         {
@@ -226,10 +224,9 @@ def _conv_transpose2d(c: OpCall) -> int | Sequence[int]:
     )
     batch = whole.shape[0]
     if isinstance(batch, int):
-        shape = c.w.ints([int(size) for size in whole.shape], "shape")  # type: ignore[call-overload]
+        shape = c.w.ints((batch, *rest), "shape")
     else:
-        rest = [c.w.ints(int(size)) for size in whole.shape[1:]]  # type: ignore[call-overload]
-        shape = _sizes_after_batch(c, image, rest)
+        shape = _sizes_after_batch(c, image, [c.w.ints(size) for size in rest])
     inputs = [shape, filters, image]
     if "bias" in c.operands:
         inputs.append(_bias(c, data.shape[1]))

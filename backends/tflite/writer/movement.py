@@ -8,7 +8,7 @@ import numpy as np
 
 from qir.ir.dtype import I32, I64, DType
 
-from .network import TO_LAST, OpCall, OpWriter, Options, float_kind, sizes_of
+from .network import TO_LAST, OpCall, Options, OpWriter, float_kind, sizes_of
 from .schema import ELEMENT_TYPES
 
 
@@ -76,7 +76,7 @@ def _concat(c: OpCall) -> int:
 
 
 def _pad(c: OpCall) -> int:
-    pads, rank, mode = c.integers("pads"), c.kind().rank, c.attrs["mode"]
+    pads, rank, mode = c.integers("pads"), c.kind().rank, str(c.attrs["mode"])
     if min(pads, default=0) < 0:
         raise c.refused("padding below zero is not written; slice instead")
     sides = np.ascontiguousarray(np.asarray(pads, np.int32).reshape(2, rank).T)
@@ -192,11 +192,12 @@ def _gather(c: OpCall) -> int:
 def _counted_from_first(c: OpCall, slot: str, axis: int) -> int:
     """Returns indices; constant ones below zero, which GATHER does not take, count from the end."""
     array, size = c.operands[slot].constant, c.kind().shape[axis]
-    if array is None or not (array.data < 0).any():
+    data = None if array is None else np.asarray(array.data, np.int64)
+    if data is None or not (data < 0).any():
         return c.tensor(slot)
     if not isinstance(size, int):
         raise c.refused("it counts from the end of an axis whose size is open")
-    return c.w.plain(np.where(array.data < 0, array.data + size, array.data).astype(np.int64))
+    return c.w.plain(np.where(data < 0, data + size, data))
 
 
 def _gather_nd(c: OpCall) -> int:

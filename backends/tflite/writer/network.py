@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import Refused
 from qir.ir.attrs import Attr
+from qir.ir.dims import Shape, known_shape
 from qir.ir.dtype import F32, DType
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType, TensorType
@@ -71,9 +72,7 @@ class Network:
     def plain(self, data: NDArray[np.generic], name: str = "constant") -> int:
         """Adds a constant of plain numbers: float32, int32, int64 or bool."""
         word = {"float32": "f32", "int32": "i32", "int64": "i64", "bool": "bool"}
-        return self.model.tensor(
-            name, data.shape, ELEMENT_TYPES[word[data.dtype.name]], None, data
-        )
+        return self.model.tensor(name, data.shape, ELEMENT_TYPES[word[data.dtype.name]], None, data)
 
     def sums(self, data: NDArray[np.generic], unit: NDArray[np.float32], name: str) -> int:
         """Adds a constant of sums, whose unit is a product of scales."""
@@ -189,6 +188,13 @@ class OpCall:
         """Returns the type of an operand."""
         return self.operands[slot].type
 
+    def known(self, shape: Shape) -> tuple[int, ...]:
+        """Returns sizes; raises Refused where one is open."""
+        sizes = known_shape(shape)
+        if sizes is None:
+            raise self.refused("it is written for known sizes, and one is open; state it")
+        return sizes
+
     def constant(self, slot: str, what: str = "constant") -> NDArray[np.generic]:
         """Returns the elements of a constant operand; raises Refused for a computed one."""
         array = self.operands[slot].constant
@@ -218,9 +224,7 @@ class OpCall:
         """Returns an attribute that is an axis, counted from the first."""
         return self.integer(name) % max(self.kind(slot).rank, 1)
 
-    def add(
-        self, op: str, inputs: Sequence[int], kind: TensorType, options: Options = None
-    ) -> int:
+    def add(self, op: str, inputs: Sequence[int], kind: TensorType, options: Options = None) -> int:
         """Adds an operator for an intermediate result."""
         return self.w.add(self.node, op, inputs, kind, options)
 
@@ -255,12 +259,16 @@ def fused_activation(node: Node) -> int | None:
     last = node.stages[-1]
     if len(node.stages) > 2 or last.op not in ("relu", "clip"):
         return None
-    low, high = (0.0, None) if last.op == "relu" else (last.attrs["min"], last.attrs["max"])
-    return ACTIVATIONS.get((_bound(low), _bound(high)))
+    return ACTIVATIONS.get((0.0, None) if last.op == "relu" else clip_bounds(last.attrs))
 
 
-def _bound(value: Attr | None) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) < np.inf else None
+def clip_bounds(attrs: Mapping[str, Attr]) -> tuple[float | None, float | None]:
+    """Returns the bounds of a clip; None where there is none."""
+    low, high = attrs["min"], attrs["max"]
+    return (
+        float(low) if isinstance(low, int | float) and low > -np.inf else None,
+        float(high) if isinstance(high, int | float) and high < np.inf else None,
+    )
 
 
 def as_image(kind: TensorType) -> TensorType:

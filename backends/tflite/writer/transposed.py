@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array
@@ -64,10 +65,11 @@ def cut_by_slices(graph: Graph) -> None:
             quant = readers[0].result.type.quant
             assert quant is not None
             whole = put_pair(graph, whole, quant, node)
-        ends = (s + n for s, n in zip(front, node.result.type.shape[2:], strict=True))
+        sizes = known_shape(node.result.type.shape[2:])
+        assert sizes is not None
         cut = {
             "starts": tuple(front),
-            "ends": tuple(int(end) for end in ends),  # type: ignore[call-overload]
+            "ends": tuple(s + n for s, n in zip(front, sizes, strict=True)),
             "axes": (2, 3),
             "steps": (1, 1),
         }
