@@ -94,7 +94,7 @@ class TfliteSession(Executable):
         return dict(results)
 
 
-class FileSession(TfliteSession):
+class TfliteFileSession(TfliteSession):
     """A file as it is."""
 
     def __init__(self, path: Path, threads: int | None = None) -> None:

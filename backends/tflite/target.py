@@ -69,6 +69,6 @@ class TfliteTarget(Target):
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
         """Runs a file as it is."""
-        from .session import FileSession
+        from .session import TfliteFileSession
 
-        return FileSession(path, threads)
+        return TfliteFileSession(path, threads)

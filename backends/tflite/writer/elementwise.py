@@ -118,7 +118,7 @@ def _elu(c: OpCall) -> int:
     return c.finish("ELU", (c.tensor(),))
 
 
-class _Parts:
+class _FloatParts:
     """An op that is written as several on floats of its result's type."""
 
     def __init__(self, c: OpCall) -> None:
@@ -144,30 +144,30 @@ def _options(op: str) -> Options:
 
 
 def _silu(c: OpCall) -> int:
-    s, alpha = _Parts(c), c.real("alpha")
+    s, alpha = _FloatParts(c), c.real("alpha")
     scaled = s.x if alpha == 1.0 else s.f("MUL", s.x, alpha)
     return s.last("MUL", s.x, s.f("LOGISTIC", scaled))
 
 
-def _softplus_of(s: _Parts, x: int) -> int:
+def _softplus_of(s: _FloatParts, x: int) -> int:
     """Adds log(1 + e^x), as the greater of x and 0 and a logarithm that does not overflow."""
     small = s.f("EXP", s.f("NEG", s.f("ABS", x)))
     return s.f("ADD", s.f("RELU", x), s.f("LOG", s.f("ADD", small, 1.0)))
 
 
 def _softplus(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     small = s.f("EXP", s.f("NEG", s.f("ABS", s.x)))
     return s.last("ADD", s.f("RELU", s.x), s.f("LOG", s.f("ADD", small, 1.0)))
 
 
 def _mish(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     return s.last("MUL", s.x, s.f("TANH", _softplus_of(s, s.x)))
 
 
 def _hard_sigmoid(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     line = s.f("ADD", s.f("MUL", s.x, c.real("alpha")), c.real("beta"))
     return s.last("MINIMUM", s.f("MAXIMUM", line, 0.0), 1.0)
 
@@ -178,7 +178,7 @@ _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
 def _erf(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     size = s.f("ABS", s.x)
     t = s.f("DIV", 1.0, s.f("ADD", s.f("MUL", size, _ERF_STEP), 1.0))
     series = s.f("MUL", t, _ERF[0])
@@ -194,23 +194,23 @@ def _erf(c: OpCall) -> int:
 
 
 def _selu(c: OpCall) -> int:
-    s, alpha, gamma = _Parts(c), c.real("alpha"), c.real("gamma")
+    s, alpha, gamma = _FloatParts(c), c.real("alpha"), c.real("gamma")
     negative = s.f("MUL", s.f("ELU", s.f("MINIMUM", s.x, 0.0)), alpha)
     return s.last("MUL", s.f("ADD", s.f("RELU", s.x), negative), gamma)
 
 
 def _softsign(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     return s.last("DIV", s.x, s.f("ADD", s.f("ABS", s.x), 1.0))
 
 
 def _reciprocal(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     return s.last("DIV", 1.0, s.x)
 
 
 def _exp2(c: OpCall) -> int:
-    s = _Parts(c)
+    s = _FloatParts(c)
     return s.last("EXP", s.f("MUL", s.x, math.log(2.0)))
 
 
@@ -234,7 +234,7 @@ _SOFTMAXES: Mapping[str, tuple[str, Options]] = {
 
 
 def _layer_norm(c: OpCall) -> int:
-    s, x = _Parts(c), c.kind()
+    s, x = _FloatParts(c), c.kind()
     axes = list(range(c.axis(), x.rank))
     row = x.with_shape(tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
 
@@ -253,7 +253,7 @@ def _layer_norm(c: OpCall) -> int:
 
 def _batch_norm(c: OpCall) -> int:
     """Writes a batch norm as a product and a sum with constants along its axis."""
-    s = _Parts(c)
+    s = _FloatParts(c)
     gamma, beta, mean, var = (
         np.asarray(c.constant(slot), np.float64) for slot in ("gamma", "beta", "mean", "var")
     )

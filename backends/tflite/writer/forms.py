@@ -41,7 +41,7 @@ _MIDDLE = 128
 
 
 @dataclass(frozen=True)
-class _Kernels(Group):
+class _OperatorGroups(Group):
     """Groups what TensorFlow Lite has one operator for, with the activations that it knows."""
 
     def steps(self, rules: Profile) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ _MOVES = frozenset(
 
 
 @dataclass(frozen=True)
-class _Moves(FuseQdq):
+class _QuantizedMoves(FuseQdq):
     """Moves quantized values instead of their floats, where one type is on both sides."""
 
     name = "fuse-qdq"
@@ -95,7 +95,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     _pad_before_averages(out)
     transposed.cut_by_slices(out)
     if quantized:
-        _Moves().run(out, ledger)
+        _QuantizedMoves().run(out, ledger)
         transposed.store_biases(out)
     _group(out, ledger)
     # Kernels are found first: a transpose next to a dequantize would hide them.
@@ -209,7 +209,7 @@ def _pad_before_averages(graph: Graph) -> None:
 def _group(graph: Graph, ledger: Ledger) -> None:
     """Makes groups of the kernels; of the ledger's entries about it only claims stay true."""
     grouping = Ledger()
-    _Kernels(PROFILE).run(graph, grouping)
+    _OperatorGroups(PROFILE).run(graph, grouping)
     kept = {entry.change for entry in claim_entries("unknown", STEP, "")}
     ledger.extend(entry for entry in grouping if entry.change in kept)
 
