@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qir.atomic import replacing
-from qir.capability import Capability, load
+from qir.capability import Capability, Verdict, load
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.source import untouched
@@ -52,6 +53,23 @@ class TfliteTarget(Target):
         ledger.check(lossy=lossy)
         with replacing(path) as draft:
             draft.write_bytes(data)
+
+    def verdicts(self, graph: Graph) -> list[Verdict]:
+        """Returns, op by op, whether it is computed on integers: by the table, or as written."""
+        from .writer.kernels import has_integer_kernel
+
+        held = {
+            (path, node.name)
+            for path, part in graph.walk()
+            for node in part
+            if has_integer_kernel(node)
+        }
+        return [
+            replace(each, taken="integer", reason="")
+            if (each.path, each.node) in held and not each.defect
+            else each
+            for each in super().verdicts(graph)
+        ]
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph | None:
         """Returns a graph as its file computes it, each kernel a group."""

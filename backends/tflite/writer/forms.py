@@ -27,6 +27,7 @@ from qir.passes.recover import Recover
 from qir.profiles import Profile, dequantize_by_profile, library_of
 from qir.rewrite import run_passes
 from qir.rewrite.fusing import ChainMatch, only_moves_quantized
+from qir.rewrite.linear_layers import as_linear
 
 from . import transposed
 from .kernels import integer_problem, is_fused_clip, on_integers, written_profile
@@ -95,6 +96,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     _pad_before_averages(out)
     transposed.cut_by_slices(out)
     if quantized:
+        _leave_data_to_kernels(out, ledger)
         _QuantizedMoves().run(out, ledger)
         transposed.store_biases(out)
     _group(out, ledger)
@@ -158,6 +160,33 @@ def _signed(quant: QuantType) -> QuantType:
     zeros = np.asarray(quant.zeros(), np.int64) - _MIDDLE
     signed = uniform(I8, quant.scales(), zeros, bounds=bounds)
     return replace(signed, express=quant.express, scale_dtype=quant.scale_dtype)
+
+
+def _leave_data_to_kernels(graph: Graph, ledger: Ledger) -> None:
+    """Gives layers whose data are quantized while the model runs the float data.
+
+    Their operators quantize these themselves, each row or image with a scale of its own.
+    """
+    as_linear(graph, library_of(graph).find(PROFILE), Ledger())
+    for node in list(graph):
+        slot = "a" if node.op == "matmul" else "x"
+        data, weights = node.operands.get(slot), node.operands.get("b" if slot == "a" else "w")
+        if node.op not in _DYNAMIC or data is None or data.node.op != "dequantize":
+            continue
+        source = data.node.operands["x"]
+        quant = source.type.quant
+        if quant is None or not quant.dynamic or source.node.op != "quantize":
+            continue
+        if weights is None or weights.node.op != "dequantize":
+            continue
+        graph.set_operand(node, slot, source.node.operands["x"])
+        reason = "its operator quantizes its data, each row by itself"
+        ledger.add(Change.REGROUPED, STEP, node.results[0].name, reason)
+    graph.prune()
+
+
+_DYNAMIC = frozenset({"conv2d", "linear", "matmul"})
+"""Layers that have operators of float data by integer weights."""
 
 
 def _means_for_pools(graph: Graph) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from qir.errors import Refused
 from qir.ir.node import Node
+from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ir.types import QuantType
 
 from .images import is_uneven, resize_problem, same_padding
@@ -45,6 +46,13 @@ _TO_OTHERS = frozenset(
 def on_integers(node: Node) -> bool:
     """Returns whether an op reads or makes quantized values."""
     return any(value.type.quant is not None for value in (*node.operands.values(), *node.results))
+
+
+def has_integer_kernel(node: Node) -> bool:
+    """Returns whether an operator computes an op on integers, or quantizes float data itself."""
+    if node.op in CONVERSION_OPS | STRUCTURAL_OPS or not on_integers(node):
+        return False
+    return not integer_problem(node, own=True)
 
 
 def integer_problem(node: Node, *, own: bool) -> str:
