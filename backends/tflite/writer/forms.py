@@ -11,6 +11,7 @@ from qir.analysis.claims import claim_entries
 from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
@@ -23,6 +24,7 @@ from qir.passes.forms.group.pairs import put_pair
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.layout import Layout
+from qir.passes.loops.unroll import Unroll
 from qir.passes.recover import Recover
 from qir.profiles import Profile, dequantize_by_profile, library_of
 from qir.rewrite import run_passes
@@ -37,6 +39,8 @@ PROFILE = "tflite-2.21.xnnpack"
 STEP = "tflite writer"
 _RECOVERED = Recover(("relus", "clip", "gelu", "sigmoids"))
 """Finds activations that have an operator and were written as several ops."""
+_REPEATED = RECURRENT_OPS | {"loop", "scan"}
+"""Ops that compute step by step: each step becomes ops of its own."""
 _FAMILY = "tflite-2.21."
 _MIDDLE = 128
 
@@ -85,6 +89,8 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     """Returns a copy in which each node is an operator of TensorFlow Lite, or a few of them."""
     out = graph.copy()
     OpenGroups("* |> *", chains=True).run(out, ledger)
+    if any(node.op in _REPEATED for node in out):
+        Unroll(keep_large=True).run(out, ledger)
     quantized = any(v.type.quant is not None for v in out.values.values())
     if quantized and not out.profile.startswith(_FAMILY):
         _take_over(out, ledger)

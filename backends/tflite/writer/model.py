@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,6 @@ from .schema import IDENTIFIER, LARGEST_OLD_CODE, OPERATORS, OPTIONS, TABLES, VE
 
 MAX_BYTES = 2**31 - 1
 """The largest file: offsets count bytes in 32 bits, and readers take them as signed."""
-_MAX_SHARED_ELEMENTS = 64
 SIGNATURE = "serving_default"
 
 
@@ -62,25 +62,25 @@ class ModelBuilder:
         quantization: Quantization | None = None,
         data: NDArray[np.generic] | None = None,
     ) -> int:
-        """Adds a tensor; -1 is an open size. Returns its number. Small equal constants are one."""
-        key = None
-        if data is not None and data.size <= _MAX_SHARED_ELEMENTS:
+        """Adds a tensor; -1 is an open size. Returns its number. Equal constants are one."""
+        key = stored = None
+        if data is not None:
+            stored = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
             meaning = quantization and quantization.key()
-            key = element, tuple(sizes), data.tobytes(), meaning
+            key = element, tuple(sizes), hashlib.sha256(stored.data).digest(), meaning
             if key in self._shared:
                 return self._shared[key]
         table: dict[str, Field] = {
             "shape": np.maximum(np.asarray(sizes, np.int32), 1) if -1 in sizes else sizes,
             "type": element,
-            "buffer": 0 if data is None else len(self.buffers),
+            "buffer": 0 if stored is None else len(self.buffers),
             "name": self._unique(name),
         }
         if -1 in sizes:
             table["shape_signature"] = sizes
         if quantization is not None:
             table["quantization"] = quantization.table()
-        if data is not None:
-            stored = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+        if stored is not None:
             self.buffers.append({"data": stored})
             self.bytes += stored.size
         self.tensors.append(table)

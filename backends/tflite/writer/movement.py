@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qir.ir.dtype import I32, I64, DType
+from qir.ir.types import Array
 
 from .network import TO_LAST, OpCall, Options, OpWriter, float_kind, sizes_of
 from .schema import ELEMENT_TYPES
@@ -220,7 +221,15 @@ def _shape(c: OpCall) -> int:
     return c.finish("SLICE", (whole, c.w.ints([start]), c.w.ints([count])))
 
 
+def _filled(c: OpCall) -> int:
+    """Writes a tensor of one number, of sizes that are computed."""
+    value = c.attrs["value"]
+    assert isinstance(value, Array)
+    return c.finish("FILL", (c.tensor("shape"), c.w.plain(value.data.reshape(()), "number")))
+
+
 OPS: Mapping[str, OpWriter] = {
+    "constant_of_shape": _filled,
     "concat": _concat,
     "embedding": _embedding,
     "expand": _expand,

@@ -164,6 +164,7 @@ OPERATORS: Mapping[str, int] = {
     "REDUCE_MIN": 89,
     "FLOOR_DIV": 90,
     "SQUARE": 92,
+    "FILL": 94,
     "FLOOR_MOD": 95,
     "RESIZE_NEAREST_NEIGHBOR": 97,
     "LEAKY_RELU": 98,

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import qir
+from qir.backends.tflite.writer.file import to_tflite
+from qir.backends.tflite.writer.forms import converted
 from qir.testing.random_graphs import random_graph, sample_inputs
 from tests.backends.tensorflow.networks import Net, branches, inverted, padded, residual
 
@@ -104,6 +106,20 @@ def test_a_convolution_of_rows_computes_the_same() -> None:
         made = graph.add("conv1d", {"x": graph["y"], "w": w}, attrs).result
         graph.set_operand(graph.output, "y", made)
         close(graph, {"x": rng.normal(0, 1, (2, 4, 20)).astype(F)})
+
+
+@pytest.mark.parametrize(("op", "gates"), [("lstm", 4), ("gru", 3)])
+def test_the_steps_of_a_recurrent_layer_are_written(op: str, gates: int) -> None:
+    rng = np.random.default_rng(4)
+    graph = _graph("%y = relu(%x) : 6x2x5xf32", x="6x2x5xf32")
+    w, r = (rng.normal(0, 0.5, (1, gates * 8, n)).astype(F) for n in (5, 8))
+    operands = {"x": graph["y"], "w": graph.constant(w), "r": graph.constant(r)}
+    made = graph.add(op, operands).results[0]
+    graph.set_operand(graph.output, "y", made)
+    whole = converted(graph, qir.Ledger())
+    assert op not in {node.op for node in whole}
+    assert len(to_tflite(whole)) < 4 * (w.size + r.size) + 40_000
+    close(graph, {"x": rng.normal(0, 1, (6, 2, 5)).astype(F)})
 
 
 def test_an_average_that_leaves_out_padding_computes_the_same() -> None:
