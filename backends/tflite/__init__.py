@@ -1,8 +1,20 @@
-"""What TensorFlow Lite computes: numerics profiles, no target yet."""
+"""TensorFlow Lite: the numerics of its kernels, and the target that writes and runs its files."""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qir.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .target import TfliteTarget
 
 PROFILES = Path(__file__).with_name("profiles")
-"""Where the numerics profiles of TensorFlow Lite are."""
+"""The folder of the numerics profiles of TensorFlow Lite."""
+_HOMES = {
+    "TfliteTarget": f"{__name__}.target",
+}
+__getattr__ = lazy_exports(__name__, _HOMES)
 
-__all__ = ["PROFILES"]
+__all__ = ["PROFILES", "TfliteTarget"]

@@ -1,0 +1,1 @@
+"""Writes graphs as files of TensorFlow Lite; no TensorFlow is needed."""
