@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -75,6 +76,9 @@ class Target(ABC):
             kind = f"{format} files" if format in self.suffixes else "files"
             forms = "".join(f"; `format='{form}'` writes a folder" for form in self.folders)
             message = f"target {self.name} writes {expected} {kind}, and .qir ones{forms}"
+            if writers := _targets_that_write(suffix):
+                named = ", ".join([f"`target='{writers[0]}'`", *writers[1:]])
+                message = f"{message}; {suffix} files are for {named}"
             raise UsageError(f"{path}: {message}")
         return format
 
@@ -253,6 +257,17 @@ def target(name: str) -> Target:
         )
         raise PluginError(f"target {name!r} of {owners} is {expectation}")
     return entry()
+
+
+def _targets_that_write(suffix: str) -> list[str]:
+    """Returns the installed targets that write files with a suffix."""
+    writers = []
+    for name in registry.names("qir.targets"):
+        with suppress(PluginError):  # a broken plugin is told of when it is asked for
+            candidate = target(name)
+            if suffix in {candidate.suffix_of(form) for form in candidate.formats} - {""}:
+                writers.append(name)
+    return writers
 
 
 def _from_file(path: Path) -> Target:
