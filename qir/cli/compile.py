@@ -15,7 +15,7 @@ from qir.cli.screen import Screen, plural, size
 
 @shared.verb(
     "qir compile quantized.onnx -o model.qirp",
-    "qir compile quantized.onnx -o model.qirp --size batch=8 --json",
+    "qir compile quantized.onnx -o batch8.qirp --size N=8 --json",
 )
 @shared.model
 @shared.output("Where to write it: a .qirp file.")

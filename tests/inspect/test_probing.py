@@ -307,6 +307,7 @@ def test_a_runtime_that_no_probe_measures_is_assumed_on_the_evidence_of_its_file
     others = {
         *(f"tf-2.21.{n}" for n in forms),
         *(f"tflite-2.21.{n}" for n in ("single", "symmetric", "xnnpack.same", "xnnpack.valid")),
+        "tflite-2.21.xnnpack.open",
     }
     assert set(found) == others, "mxnet-1.9 and ipex-2.8 are probed, where they are"
     assert {r.state for r in found.values()} == {"assumed"}

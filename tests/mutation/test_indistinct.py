@@ -44,7 +44,13 @@ HELD = {
     **dict.fromkeys((f"torch-2.13.{e}" for e in "fbgemm x86 onednn qnnpack pt2e".split()), _TORCH),
 }
 """The test that changes the fields of each profile."""
-EMPTY = {"ort-1.31.noopt", "tflite-2.21.single", "tflite-2.21.xnnpack.valid", "torch-2.15.pt2e"}
+EMPTY = {
+    "ort-1.31.noopt",
+    "tflite-2.21.single",
+    "tflite-2.21.xnnpack.open",
+    "tflite-2.21.xnnpack.valid",
+    "torch-2.15.pt2e",
+}
 """Profiles that state no fields of this processor's of their own, or claim nothing by them: see
 test_single_rounding."""
 

@@ -32,7 +32,7 @@ from qir.rewrite.fusing import ChainMatch, only_moves_quantized
 from qir.rewrite.linear_layers import as_linear
 
 from . import transposed
-from .kernels import integer_problem, is_fused_clip, on_integers, written_profile
+from .kernels import DYNAMIC, integer_problem, is_fused_clip, on_integers, written_profile
 
 PROFILE = "tflite-2.21.xnnpack"
 """The numerics profile of written files."""
@@ -177,7 +177,7 @@ def _leave_data_to_kernels(graph: Graph, ledger: Ledger) -> None:
     for node in list(graph):
         slot = "a" if node.op == "matmul" else "x"
         data, weights = node.operands.get(slot), node.operands.get("b" if slot == "a" else "w")
-        if node.op not in _DYNAMIC or data is None or data.node.op != "dequantize":
+        if node.op not in DYNAMIC or data is None or data.node.op != "dequantize":
             continue
         source = data.node.operands["x"]
         quant = source.type.quant
@@ -189,10 +189,6 @@ def _leave_data_to_kernels(graph: Graph, ledger: Ledger) -> None:
         reason = "its operator quantizes its data, each row by itself"
         ledger.add(Change.REGROUPED, STEP, node.results[0].name, reason)
     graph.prune()
-
-
-_DYNAMIC = frozenset({"conv2d", "linear", "matmul"})
-"""Layers that have operators of float data by integer weights."""
 
 
 def _means_for_pools(graph: Graph) -> None:

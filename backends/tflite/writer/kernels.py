@@ -38,6 +38,8 @@ _COMPUTING = frozenset(
     "gelu abs exp log sqrt rsqrt squared_difference conv_transpose2d div reduce_prod".split()
 )
 """Ops whose kernels give a result with a scale and zero point of its own."""
+DYNAMIC = frozenset({"conv2d", "linear", "matmul"})
+"""Layers that have operators of float data by integer weights."""
 _TO_OTHERS = frozenset(
     "equal not_equal greater greater_equal less less_equal arg_max arg_min".split()
 )
@@ -69,7 +71,7 @@ def integer_problem(node: Node, *, own: bool) -> str:
         return ""
     result = node.results[0].type.quant
     if result is None:
-        return "" if call.op in ("conv2d", "linear", "matmul") else "its result is no integer"
+        return "" if call.op in DYNAMIC else "its result is no integer"
     try:
         return _problem(call, result, own=own)
     except Refused as error:
