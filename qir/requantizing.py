@@ -28,6 +28,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
+from qir.passes.layout import Layout
 from qir.quantizing import Prepared, fold, prepare
 from qir.recipe import Recipe
 from qir.reference.constants import compute_constants
@@ -81,7 +82,8 @@ def _reopened_graph(graph: Graph) -> tuple[Graph, dict[str, Range]]:
     for node in list(out):
         if node.op == "dequantize":
             _reopen_dequantize(out, node, ranges)
-    out = run_passes(out, (Prune(),), Ledger())
+    # Files may hold images with their channels last; targets have kernels for channels first.
+    out = run_passes(out, (Prune(), Layout(to="nchw")), Ledger())
     left = next((v for v in out.values.values() if v.type.quant), None)
     if left is not None:
         raise UsageError(f"{left.name} is quantized where {_readers(left)} it: {_REMEDY}")

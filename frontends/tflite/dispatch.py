@@ -4,38 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qir.errors import TypeRuleError
+from qir.errors import InputError, TypeRuleError
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.origin import Origin
 from qir.ir.types import TensorType
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
 
 from .call import OperatorCall
-from .model_file import FileOperator, TfliteFile
+from .model_file import FileOperator, Signature, TfliteFile
 from .operators import OPS
 from .profiles import PROFILE
-from .reader import SubgraphReader, Unread, name_of
+from .reader import STEP, SubgraphReader, Unread, name_of
 
 _MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
 """What converters raise where a damaged file says anything."""
 
 
-def read(file: TfliteFile, name: str, ledger: Ledger) -> Graph:
-    """Reads the network of a file; raises InputError for what cannot be read."""
-    subgraph = file.subgraphs[0]
+def read(file: TfliteFile, name: str, ledger: Ledger, signature: str = "") -> Graph:
+    """Reads the network of a file, or of one of its signatures; raises InputError for what cannot
+    be read."""
+    chosen = _signature(file, signature, ledger)
+    subgraph = file.subgraphs[chosen.subgraph]
     reader = SubgraphReader(file, subgraph, Graph(name), ledger, read_operator)
-    input_names, output_tensors = file.signature
     for index in subgraph.inputs:
         kind = TensorType(reader.shape(index), reader.element(index))
-        input_name = input_names.get(index, name_of(reader.tensor(index)))
+        input_name = chosen.inputs.get(index, name_of(reader.tensor(index)))
         origin = Origin("tflite", "input", reader.tensor(index).name)
         node = reader.graph.add("input", types=[kind], name=input_name, origins=[origin])
         reader.values[index] = node.result
-    reader.graph.add("output", _named(reader, reader.read_operators(), output_tensors))
+    reader.graph.add("output", _named(reader, reader.read_operators(), chosen.outputs))
     if any(value.type.quant is not None for node in reader.graph for value in node.results):
         reader.graph.profile = PROFILE
     return reader.graph
+
+
+def _signature(file: TfliteFile, name: str, ledger: Ledger) -> Signature:
+    """Returns the signature of a name, else that of the first subgraph."""
+    listed = ", ".join(file.signatures) or "none"
+    if name:
+        if name not in file.signatures:
+            raise InputError(f"{file.path}: has no signature {name!r}; it has {listed}")
+        return file.signatures[name]
+    first = next((s for s in file.signatures.values() if not s.subgraph), Signature())
+    for other, signature in file.signatures.items():
+        if signature.subgraph != first.subgraph:
+            reason = f"signature {other} is another network: {file.path.name}#{other} reads it"
+            ledger.add(Change.DROPPED, STEP, other, reason)
+    return first
 
 
 def read_operator(reader: SubgraphReader, operator: FileOperator) -> None:
@@ -89,10 +105,9 @@ def _set_known_sizes(reader: SubgraphReader, index: int, value: Value) -> None:
 
 
 def _named(
-    reader: SubgraphReader, outputs: Sequence[Value], signed: Mapping[str, int]
+    reader: SubgraphReader, outputs: Sequence[Value], names: Mapping[int, str]
 ) -> dict[str, Value]:
     """Returns the outputs by the names of the signature, else by those of their tensors."""
-    names = {index: name for name, index in signed.items()}
     by_name: dict[str, Value] = {}
     for index, value in zip(reader.subgraph.outputs, outputs, strict=True):
         name = names.get(index, name_of(reader.tensor(index)))

@@ -89,6 +89,12 @@ def _quantize(call: OperatorCall) -> Value:
 def _select(call: OperatorCall) -> Value:
     condition = call[0]
     rank = call.rank(1)
+    quants = [call[1].type.quant, call[2].type.quant, call.result_quant()]
+    if any(quant is not None for quant in quants) and not all(
+        quant is not None and quants[0] is not None and quant.has_same_mapping(quants[0])
+        for quant in quants
+    ):
+        raise Unread("it copies integers whose scales differ from its result's")
     # SELECT with a row of conditions chooses whole rows of its operands.
     if call.operator.op == "SELECT" and condition.type.rank == 1 < rank:
         axes = tuple(range(1, rank))

@@ -34,12 +34,27 @@ class TfliteFrontend(Frontend):
     suffixes = (".tflite",)
     holds = "model of TensorFlow Lite"
 
+    def accepts(self, source: object) -> bool:
+        """Returns whether a source is such a file, or a signature of one: `file.tflite#name`."""
+        return isinstance(source, (str, Path)) and super().accepts(self.file_of(Path(source)))
+
+    def file_of(self, path: Path) -> Path:
+        """Returns the file of `file.tflite#signature`; another path itself."""
+        file, mark, _ = str(path).rpartition("#")
+        return Path(file) if mark and not path.exists() else path
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Returns the file of a model."""
+        return (self.file_of(path),)
+
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a model; raises InputError for a damaged file or an operator that is not read."""
-        path = Path(str(source))
+        stated = Path(str(source))
+        path = self.file_of(stated)
+        signature = "" if path == stated else str(stated).rpartition("#")[2]
         file = TfliteFile(path)
         with pause_garbage_collection():
-            graph = read(file, path.stem, ledger)
+            graph = read(file, path.stem, ledger, signature)
             graph.prune()
             FoldShapes().run(graph, ledger)
             for float_pass in _FLOAT_PASSES if graph.profile == "native" else ():

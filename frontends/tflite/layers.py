@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
@@ -94,12 +96,12 @@ def _profile_of_unread(
     if all(isinstance(size, int) and missing(size, k, s, d) >= 0 for size, k, s, d in sides):
         return None
     padded_same = call.integer("padding") == SAME
-    if call[1].type.quant is not None:
-        return profiles.SAME if padded_same else profiles.VALID
     if padded_same:
         reason = "TensorFlow 2.21's XNNPACK reads padding alone here, a defect; LiteRT 2.3 does not"
         call.reader.ledger.add(Change.UNVERIFIED, STEP, call.name, reason)
-    return None
+    if call[1].type.quant is None:
+        return None
+    return profiles.SAME if padded_same else profiles.VALID
 
 
 def _fully_connected(call: OperatorCall) -> Value:
@@ -128,6 +130,10 @@ def _note_symmetric(call: OperatorCall) -> None:
 def _batch_matmul(call: OperatorCall) -> Value:
     attrs: dict[str, Attr] = {"trans_a": call.flag("adj_x"), "trans_b": call.flag("adj_y")}
     _note_symmetric(call)
+    quant = call[1].type.quant
+    if call[0].type.quant is not None and quant is not None and np.any(quant.zeros()):
+        reason = "XNNPACK takes the zero point of its second tensor for 0, a defect; others do not"
+        call.reader.ledger.add(Change.UNVERIFIED, STEP, call.name, reason)
     return call.finish("matmul", {"a": call[0], "b": call[1]}, attrs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -59,6 +59,15 @@ class Subgraph:
     outputs: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Signature:
+    """A network of the file that has names: its subgraph, and names by tensor."""
+
+    subgraph: int = 0
+    inputs: Mapping[int, str] = field(default_factory=dict)
+    outputs: Mapping[int, str] = field(default_factory=dict)
+
+
 class TfliteFile:
     """An opened file; raises InputError for one that is damaged."""
 
@@ -98,17 +107,19 @@ class TfliteFile:
         return list(self._model.tables("buffers"))
 
     @cached_property
-    def signature(self) -> tuple[Mapping[int, str], Mapping[str, int]]:
-        """Names of inputs by tensor, and tensors of outputs by name, of the first subgraph."""
+    def signatures(self) -> Mapping[str, Signature]:
+        """The signatures by their names."""
+        found = {}
         for table in self._model.tables("signature_defs"):
-            if table.integer("subgraph_index"):
-                continue
             inputs, outputs = (
-                [(of.text("name"), of.integer("tensor_index")) for of in table.tables(side)]
+                {of.integer("tensor_index"): of.text("name") for of in table.tables(side)}
                 for side in ("inputs", "outputs")
             )
-            return {index: name for name, index in inputs}, dict(outputs)
-        return {}, {}
+            index = table.integer("subgraph_index")
+            if index >= len(self.subgraphs):
+                raise InputError(f"{self.path}: a signature is of subgraph {index}, of none")
+            found[table.text("signature_key")] = Signature(index, inputs, outputs)
+        return found
 
     def elements(self, tensor: FileTensor) -> NDArray[np.generic] | None:
         """Returns the elements that a file holds for a tensor; None where it holds none."""

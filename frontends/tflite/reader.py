@@ -58,7 +58,7 @@ class SubgraphReader:
 
     def inline(self, index: int, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
         """Reads a subgraph into a graph, on arguments that are there; returns its outputs."""
-        if not 0 < index < len(self.file.subgraphs):
+        if not 0 <= index < len(self.file.subgraphs) or self.file.subgraphs[index] is self.subgraph:
             raise Unread(f"its body is subgraph {index} of {len(self.file.subgraphs)}")
         subgraph = self.file.subgraphs[index]
         if len(subgraph.inputs) != len(arguments):

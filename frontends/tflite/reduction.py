@@ -59,6 +59,8 @@ def _cumsum(call: OperatorCall) -> Value:
 
 def _top_k(call: OperatorCall) -> Sequence[Value]:
     (k,) = call.integers(1)
+    if call[0].type.quant is not None:
+        raise Unread("it takes quantized values, and the language's top_k floats")
     attrs: dict[str, Attr] = {"k": k, "axis": -1, "largest": True, "sorted": True}
     values, places = call.finish_all("top_k", {"x": call[0]}, attrs)
     return values, call.add("cast", {"x": places}, {"to": call.result_dtype(1)})

@@ -30,7 +30,17 @@ def product(a: Floats, b: Floats, bias: Floats | None, **options: Any) -> NDArra
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 5, 33, 70), (1, 4, 300, 32), (3, 7, 2, 31)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 1, 1),
+        (2, 5, 33, 70),
+        (1, 4, 300, 32),
+        (3, 7, 2, 31),
+        (1, 5, 256, 256),
+        (2, 1, 700, 161),
+    ],
+)
 def test_products_are_rounded_once(isa: str, sizes: tuple[int, int, int, int]) -> None:
     t, m, k, n = sizes
     rng = np.random.default_rng(11)

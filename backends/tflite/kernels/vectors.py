@@ -98,8 +98,13 @@ def sum_vectors(
     Operands are shifted before they are multiplied, or after it (`after`). The zero point is added
     in 16 bits, where results wrap.
     """
+    if 1 in (a.size, b.size):
+        a, b = np.broadcast_arrays(a, b)
     if a.shape != b.shape:
-        raise OpError("sum_vectors: tensors of two shapes, whose vectors were not looked at")
+        raise OpError(
+            "sum_vectors: no rule is known for sums of two shapes with scales so far apart; leave"
+            " this sum float, or run the model with profile tflite-2.21.ref"
+        )
     tail = fixed_sum(a, b, a_map, b_map, out, rule=DOUBLE)
     unit = 2 * max(float(a_map.scale), float(b_map.scale))
     total = np.zeros(a.shape, np.int64)

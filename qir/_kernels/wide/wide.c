@@ -152,7 +152,7 @@ static void divide(struct product *v) {
   enum { CACHE = 32 * 1024, TASKS = 16 };
   const size_t bytes = v->how.s.k * QIR_WIDE_COLUMNS * sizeof(double);
   const size_t panels = (v->how.s.n + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
-  size_t some = bytes ? CACHE / bytes : 1;
+  size_t some = bytes && bytes <= CACHE ? CACHE / bytes : 1;
   if (some > MOST_TOGETHER) some = MOST_TOGETHER;
   if (some > panels) some = panels;
   while (some > 1 && v->how.s.batches * ((panels + some - 1) / some) < TASKS) --some;

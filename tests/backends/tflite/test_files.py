@@ -96,7 +96,9 @@ def test_a_file_states_names_open_sizes_and_versions(tmp_path: Path) -> None:
     qir.save(quantized_net(net), path, target=TARGET)
     file = TfliteFile(path)
     (subgraph,) = file.subgraphs
-    inputs, outputs = file.signature
+    signature = file.signatures["serving_default"]
+    inputs = signature.inputs
+    outputs = {name: index for index, name in signature.outputs.items()}
     assert list(inputs.values()) == ["x"]
     assert list(outputs) == ["y"]
     assert subgraph.tensors[subgraph.inputs[0]].sizes == (-1, 3, 24, 24)
@@ -132,7 +134,7 @@ def test_an_untouched_file_is_copied(tmp_path: Path) -> None:
     graph = qir.load(first)
     graph.rename(graph["x"], "other")
     qir.save(graph, second, target=TARGET, force=True)
-    assert list(TfliteFile(second).signature[0].values()) == ["other"]
+    assert list(TfliteFile(second).signatures["serving_default"].inputs.values()) == ["other"]
 
 
 def test_what_has_no_operator_is_refused_before_anything_is_written(tmp_path: Path) -> None:

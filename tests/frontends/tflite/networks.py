@@ -16,7 +16,7 @@ Array = NDArray[np.generic]
 L = tf.keras.layers
 
 
-def _of(shape: tuple[int, ...], body: Callable[[Any], Any], batch: int | None = None) -> Any:
+def network_of(shape: tuple[int, ...], body: Callable[[Any], Any], batch: int | None = None) -> Any:
     x = tf.keras.Input(shape, batch_size=batch)
     return tf.keras.Model(x, body(x))
 
@@ -85,23 +85,25 @@ def _moves(x: Any) -> Any:
 
 
 NETWORKS: Mapping[str, Callable[[], Any]] = {
-    "activations": lambda: _of((12,), _activations),
-    "attention": lambda: _of((12, 16), _attention),
-    "dense": lambda: _of((20,), _dense),
-    "images": lambda: _of((32, 32, 3), _images),
-    "inverted": lambda: _of((24, 20, 3), _inverted),
-    "moves": lambda: _of((6, 8), _moves),
-    "sequence": lambda: _of((40, 6), _sequence),
-    "unread": lambda: _of((8, 8, 3), _unread),
-    "volumes": lambda: _of((6, 8, 8, 2), lambda x: L.Dense(3)(L.Flatten()(L.Conv3D(4, 3)(x)))),
-    "windows": lambda: _of((33, 31, 3), _windows),
+    "activations": lambda: network_of((12,), _activations),
+    "attention": lambda: network_of((12, 16), _attention),
+    "dense": lambda: network_of((20,), _dense),
+    "images": lambda: network_of((32, 32, 3), _images),
+    "inverted": lambda: network_of((24, 20, 3), _inverted),
+    "moves": lambda: network_of((6, 8), _moves),
+    "sequence": lambda: network_of((40, 6), _sequence),
+    "unread": lambda: network_of((8, 8, 3), _unread),
+    "volumes": lambda: network_of(
+        (6, 8, 8, 2), lambda x: L.Dense(3)(L.Flatten()(L.Conv3D(4, 3)(x)))
+    ),
+    "windows": lambda: network_of((33, 31, 3), _windows),
 }
 LOOPS: Mapping[str, Callable[[], Any]] = {
-    "gru": lambda: _of((5, 6), lambda x: L.Dense(3)(L.GRU(8)(x)), 1),
-    "gru_unrolled": lambda: _of((5, 6), lambda x: L.Dense(3)(L.GRU(8, unroll=True)(x))),
-    "lstm": lambda: _of((6, 4), L.LSTM(5, return_sequences=True), 1),
-    "lstm_both_ways": lambda: _of((6, 4), L.Bidirectional(L.LSTM(5)), 1),
-    "simple_rnn": lambda: _of((5, 6), L.SimpleRNN(8, return_sequences=True), 1),
+    "gru": lambda: network_of((5, 6), lambda x: L.Dense(3)(L.GRU(8)(x)), 1),
+    "gru_unrolled": lambda: network_of((5, 6), lambda x: L.Dense(3)(L.GRU(8, unroll=True)(x))),
+    "lstm": lambda: network_of((6, 4), L.LSTM(5, return_sequences=True), 1),
+    "lstm_both_ways": lambda: network_of((6, 4), L.Bidirectional(L.LSTM(5)), 1),
+    "simple_rnn": lambda: network_of((5, 6), L.SimpleRNN(8, return_sequences=True), 1),
 }
 KINDS = ("float", "float16", "dynamic", "int8", "int8_float_ends", "int16")
 """What the converter makes: floats, weights of half floats or of bytes, integers."""

@@ -16,6 +16,7 @@ from qir.errors import InputError, QirError
 from qir.frontends.tflite import samples
 from qir.frontends.tflite.operators import OPS
 from qir.frontends.tflite.schema import ACTIVATIONS, ELEMENT_TYPES, OPERATORS, OPTIONS, TABLES
+from qir.ledger import Ledger
 
 SEED = 5
 
@@ -90,6 +91,39 @@ def test_an_open_batch_is_named(tmp_path: Path) -> None:
     graph = qir.load(path)
     assert str(graph.inputs[0].type) == "(N)x3xf32"
     assert qir.run(graph, {"x": np.ones((5, 3), np.float32)})["y"].shape == (5, 3)
+
+
+def test_each_signature_is_a_network(tmp_path: Path) -> None:
+    """The first subgraph is read, and a note says what others there are."""
+    net = samples._Network()
+    x = net.tensor("x", "f32", 2, 3)
+    y = net.operator("RELU", [x], net.tensor("y", "f32", 2, 3))
+    z = net.operator("ABS", [x], net.tensor("z", "f32", 2, 3))
+    codes = [{"builtin_code": OPERATORS.index(op), "version": 1} for op in net.codes]
+    subgraphs = [
+        {"tensors": net.tensors, "inputs": [x], "outputs": [made], "operators": [operator]}
+        for made, operator in zip((y, z), net.operators, strict=True)
+    ]
+    signatures = [
+        {
+            "inputs": [{"name": "given", "tensor_index": x}],
+            "outputs": [{"name": "made", "tensor_index": made}],
+            "signature_key": key,
+            "subgraph_index": index,
+        }
+        for index, (key, made) in enumerate((("relu", y), ("abs", z)))
+    ]
+    path = tmp_path / "two.tflite"
+    fields = {"version": 3, "operator_codes": codes, "subgraphs": subgraphs, "buffers": [{}]}
+    path.write_bytes(samples.encode({**fields, "signature_defs": signatures}))
+    ledger = Ledger()
+    given = np.array([[-1, 2, -3]] * 2, np.float32)
+    for source, wanted in ((path, given.clip(0)), (f"{path}#abs", np.abs(given))):
+        assert np.array_equal(qir.run(qir.load(source), {"given": given})["made"], wanted)
+    qir.load(path, ledger=ledger)
+    assert [entry.subject for entry in ledger] == ["abs"]
+    with pytest.raises(InputError, match="has no signature 'other'; it has relu, abs"):
+        qir.load(f"{path}#other")
 
 
 REFUSED: dict[str, dict[str, Any]] = {

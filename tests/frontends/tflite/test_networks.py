@@ -11,11 +11,12 @@ import tensorflow as tf
 import qir
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from tests.cli.command import qir as command
 from tests.counting import note
 from tests.differential.tensorflow.kernels import HAS_VNNI
 from tests.frontends.comparison import difference
 
-from .networks import KINDS, LOOPS, NETWORKS, build, converted, drawn, interpreted
+from .networks import KINDS, LOOPS, NETWORKS, L, build, converted, drawn, interpreted, network_of
 
 pytestmark = pytest.mark.slow
 NEAR = 1e-4
@@ -70,6 +71,27 @@ def test_float_layers_that_the_delegate_misreads_are_noted(tmp_path: Path) -> No
     (wanted,) = interpreted(path, list(feeds.values()), reference=True)
     (found,) = qir.run(graph, feeds).values()
     assert difference(found, wanted, NEAR) == ""
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
+def test_a_small_number_is_added_to_each_row_of_a_mean(tmp_path: Path) -> None:
+    """As layer norms do: its scale is far below the mean's, and it is one number."""
+    model = build(lambda: network_of((12, 16), lambda x: L.LayerNormalization()(x * 3.0)), SEED)
+    path = converted(model, "int8", SEED, tmp_path / "net.tflite")
+    compare(path, qir.load(path))
+
+
+def test_a_quantized_model_is_quantized_again_for_another_target(tmp_path: Path) -> None:
+    path = converted(
+        build(NETWORKS["windows"], SEED), "int8_float_ends", SEED, tmp_path / "n.tflite"
+    )
+    made = tmp_path / "again.onnx"
+    assert command("quantize", path, "--target", "onnxruntime", "-o", made).status == 0
+    graph = qir.load(made)
+    assert {str(n.operands["x"].type.dtype) for n in qir.load(made) if n.op == "dequantize"} >= {
+        "u8"
+    }
+    assert not [n for n in graph if n.attrs.get("layout") == "NHWC"]
 
 
 @pytest.mark.parametrize("name", LOOPS)
