@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from qir import registry
-from qir.errors import PluginError, UsageError
+from qir.errors import DataError, PluginError, UsageError
 
 if TYPE_CHECKING:  # a target that only runs program files imports none of these
     import numpy as np
@@ -225,6 +225,27 @@ class Executable(ABC):
     @abstractmethod
     def __call__(self, **inputs: object) -> dict[str, object]:
         """Runs it on arrays by input name; results by output name."""
+
+    def run_into(self, results: Mapping[str, object], /, **inputs: object) -> dict[str, object]:
+        """Runs it as a call does, and leaves results in arrays by output name.
+
+        QIR's own engine writes them there; of others they are copied. Raises DataError for an
+        array that a result does not fit.
+        """
+        import numpy as np
+
+        made = self(**inputs)
+        for name, array in results.items():
+            if name not in made:
+                raise DataError(f"no result {name!r}; the model has {', '.join(made)}")
+            found = np.asarray(made[name])
+            if not isinstance(array, np.ndarray) or array.shape != found.shape:
+                raise DataError(f"result {name!r} is of shape {list(found.shape)}")
+            if array.dtype != found.dtype or not array.flags.writeable:
+                raise DataError(f"result {name!r} is {found.dtype}, for an array that can be set")
+            array[...] = found
+            made[name] = array
+        return made
 
 
 class Plans(Target):

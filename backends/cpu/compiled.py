@@ -56,6 +56,15 @@ class Compiled(Executable):
         arrays, program = self._inputs_and_program(inputs)
         return cast("dict[str, object]", program.run(arrays, self.threads))
 
+    def run_into(self, results: Mapping[str, object], /, **inputs: object) -> dict[str, object]:
+        """Runs the model as a call does, and writes results to arrays by output name; others are
+        new.
+
+        Raises DataError for an array of another type or shape, in pieces, or that inputs share.
+        """
+        arrays, program = self._inputs_and_program(inputs)
+        return cast("dict[str, object]", program.run(arrays, self.threads, into=results))
+
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
         """Returns the time of each step; raises DataError as a call does."""
         if runs < 1:

@@ -13,6 +13,7 @@ from qir.errors import DataError, InputError, OpError, UsageError
 from qir.target import Executable
 
 from .program_file import ProgramListing, Tensor, read
+from .results import result_arrays
 
 if TYPE_CHECKING:  # a program loads and runs without the compiler
     from qir.ir.graph import Graph
@@ -72,6 +73,13 @@ class Loaded(Executable):
         """
         return dict(self._run(self._arrays(inputs)))
 
+    def run_into(self, results: Mapping[str, object], /, **inputs: object) -> dict[str, object]:
+        """Runs it as a call does, and writes results to arrays by output name; others are new.
+
+        Raises DataError for an array of another type or shape, in pieces, or that inputs share.
+        """
+        return dict(self._run(self._arrays(inputs), into=results))
+
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
         """Returns the time of each step; DataError as when it is called."""
         from .profiling import step_times
@@ -97,8 +105,14 @@ class Loaded(Executable):
             for recorded, (name, kind) in rows
         ]
 
-    def _run(self, inputs: Mapping[str, Tensor], *, profile: bool = False) -> dict[str, Tensor]:
-        results = {n: np.empty(shape, kind) for n, (kind, shape) in self._listing.results.items()}
+    def _run(
+        self,
+        inputs: Mapping[str, Tensor],
+        *,
+        profile: bool = False,
+        into: Mapping[str, object] | None = None,
+    ) -> dict[str, Tensor]:
+        results = result_arrays(self._listing.results, into or {}, inputs.values())
         # Constants are the file's own arrays; inputs and results are the caller's.
         arrays = [
             e.data if e.data is not None else (inputs if e.kind == "input" else results)[e.name]

@@ -18,6 +18,7 @@ from .arena import Lifetime, plan_arena
 from .builder import Buffer, Fallback, PendingStep, ProgramBuilder, sizes
 from .lower import lower
 from .program_file import External, ProgramListing, recorded_steps
+from .results import result_arrays
 from .sizes import Sizes
 
 if TYPE_CHECKING:
@@ -156,12 +157,21 @@ class Program:
         return True
 
     def run(
-        self, inputs: Mapping[str, Tensor], threads: int, *, profile: bool = False
+        self,
+        inputs: Mapping[str, Tensor],
+        threads: int,
+        *,
+        profile: bool = False,
+        into: Mapping[str, object] | None = None,
     ) -> dict[str, Tensor]:
-        """Runs all steps on inputs that were checked; results are new arrays."""
+        """Runs all steps on inputs that were checked; results are new arrays, or those of `into`.
+
+        Raises DataError for an array of `into` that results cannot be written to.
+        """
+        given = result_arrays(self._results, into, inputs.values()) if into else {}
         results, arrays = {}, self._constant_arrays.copy()
         for name, shape, kind, buffer_numbers in self._result_slots:
-            results[name] = result = np.empty(shape, kind)
+            results[name] = result = given[name] if given else np.empty(shape, kind)
             for buffer_number in buffer_numbers:
                 arrays[buffer_number] = result
         for buffer_number, name in self._input_slots:

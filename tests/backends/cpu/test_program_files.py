@@ -84,6 +84,7 @@ def test_a_program_loads_and_runs_without_the_compiler(tmp_path: Path) -> None:
         "qir.backends.cpu",
         "qir.backends.cpu.loaded_program",
         "qir.backends.cpu.program_file",
+        "qir.backends.cpu.results",
         "qir.backends.cpu.target",
         "qir.errors",
         "qir.lazy_exports",
