@@ -109,12 +109,12 @@ KINDS = ("float", "float16", "dynamic", "int8", "int8_float_ends", "int16")
 """What the converter makes: floats, weights of half floats or of bytes, integers."""
 
 
-def build(make: Callable[[], Any], seed: int) -> Any:
-    """Returns a network with seeded weights, biases that are not zero included."""
+def build(make: Callable[[], Any], seed: int, spread: float = 0.05) -> Any:
+    """Returns a network with seeded weights; `spread` is added, so that biases are not zero."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(seed)
     model, rng = make(), np.random.default_rng(seed)
-    held = [w + 0.05 * rng.random(w.shape).astype(np.float32) for w in model.get_weights()]
+    held = [w + spread * rng.random(w.shape).astype(np.float32) for w in model.get_weights()]
     model.set_weights(held)
     return model
 
