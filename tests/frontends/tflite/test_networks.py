@@ -116,7 +116,9 @@ def test_a_network_of_keras_applications_computes_the_same(
     application = getattr(tf.keras.applications, name)
     # Features, as the scores of such weights are nearly equal; more spread makes them infinite.
     shape = (96, 96, 3)
-    model = build(lambda: application(input_shape=shape, weights=None, include_top=False), SEED, 0.004)
+    model = build(
+        lambda: application(input_shape=shape, weights=None, include_top=False), SEED, 0.004
+    )
     path = converted(model, kind, SEED, tmp_path / "net.tflite")
     graph = qir.load(path)
     compare(path, graph)
