@@ -17,6 +17,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.ops import OPS, AttrSpec, Elsewhere, OpSpec, PluginOp, Slot, Traits, spec
 from qir.ir.ops.elementwise import float_unary
+from qir.ir.ops.plugin import gather, ops_with
 from qir.ir.types import TensorType
 from qir.query.query import query
 from qir.rewrite.patterns.matching import match_at
@@ -96,6 +97,13 @@ def test_it_is_asked_for_by_name_attribute_and_pattern() -> None:
     assert query(graph, "op == 'acme_hush'") == [graph["y"].node]
     assert query(graph, "loudness > 0.9") == [graph["y"].node]
     assert match_at(parse_pattern("acme_hush(%x)"), graph["y"].node)
+
+
+def test_names_gathered_after_it_was_loaded_hold_its_own() -> None:
+    assert spec("acme_hush") is HUSH.spec
+    attributes = gather(OPS.values(), lambda row: [attr.name for attr in row.attrs], ["more"])
+    assert {"loudness", "stride", "more"} <= attributes
+    assert {"acme_hush", "relu"} <= ops_with(OPS.values(), lambda row: row.traits.elementwise)
 
 
 def test_integers_go_through_it_as_floats() -> None:

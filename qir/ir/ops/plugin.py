@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +69,9 @@ _adopted: dict[str, PluginOp] = {}
 def gather(
     specs: Iterable[OpSpec], names_of: Callable[[OpSpec], Iterable[str]], extra: Iterable[str] = ()
 ) -> Set[str]:
-    """Returns the names that rows have, which those of plugins add to when they are first asked
-    for."""
-    names = {name for row in specs for name in names_of(row)} | set(extra)
+    """Returns the names that rows have, and those of plugins' ops that are or will be loaded."""
+    loaded = (plugin.spec for plugin in _adopted.values())  # a module may be imported after them
+    names = {name for row in chain(specs, loaded) for name in names_of(row)} | set(extra)
     # The set is returned as a live one: `plugin_op` adds the names of plugins' ops when they are
     # loaded, since looking for them here would import every plugin.
     _gathered.append((names, names_of))
