@@ -4,6 +4,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+SUM_WORDS: Final[int]
+"""Words of 32 bits, the lowest first, of an exact sum: a signed integer."""
+SUM_BITS: Final[int]
+"""Sums are in units of 2**-SUM_BITS, of which every float32 is a multiple."""
 BINS: Final[int]
 """The most bins a histogram has."""
 ISAS: Final[Sequence[str]]
@@ -27,13 +31,15 @@ class Tally:
         x: NDArray[np.float32],
         lows: NDArray[np.float32] | None = None,
         highs: NDArray[np.float32] | None = None,
+        sums: NDArray[np.float64] | None = None,
         inner: int = 1,
     ) -> tuple[float, float, float, float]:
         """Add contiguous values; return low, high, sum and sum of squares of the finite ones.
 
-        With `lows` and `highs`, value i also widens channel `i // inner % len(lows)` of them.
-        ValueError when these differ in length, when only one of them is given, or when there are
-        values and no channel.
+        With `lows`, `highs` and `sums`, value i also widens channel `i // inner % len(lows)`, and
+        is added to its sum in an order that the array's size decides. ValueError when these
+        differ in length, when only some of them are given, or when there are values and no
+        channel.
         """
 
     def merge(self, other: Tally) -> None:
@@ -71,3 +77,9 @@ class Tally:
 
         ValueError when they contradict each other.
         """
+
+def add_floats(totals: NDArray[np.uint32], floats: NDArray[np.float64]) -> None:
+    """Add finite multiples of 2**-SUM_BITS to exact sums, one a row; ValueError for other sizes."""
+
+def add_totals(totals: NDArray[np.uint32], more: NDArray[np.uint32]) -> None:
+    """Add exact sums to others, row by row; ValueError for other sizes."""

@@ -8,7 +8,8 @@ import threading
 import numpy as np
 
 from libc.float cimport FLT_MAX
-from libc.stdint cimport int32_t, uint64_t
+from libc.math cimport frexp
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 
 cdef extern from "statistics/tally.h":
@@ -27,6 +28,7 @@ cdef extern from "statistics/tally.h":
     struct qir_channels:
         float *lows
         float *highs
+        double *sums
         size_t count, inner
 
     int qir_tally_isa_best() nogil
@@ -37,6 +39,14 @@ cdef extern from "statistics/tally.h":
     void qir_tally_window(qir_tally *tally, float low, float high) nogil
 
 
+# Sums are integers of SUM_WORDS words of 32 bits, the lowest first, in units of 2**-SUM_BITS:
+# float64 sums of as many float32 as there may be fit, so that adding them is exact.
+cdef enum:
+    WORDS = 12
+    UNIT_BITS = 149
+    DOUBLE_BITS = 53
+
+SUM_WORDS, SUM_BITS = WORDS, UNIT_BITS
 BINS = QIR_TALLY_BINS
 ISAS = ("scalar", "avx2", "avx512")[: qir_tally_isa_best() + 1]
 # QIR_ISA caps what is used; a name that is in no table caps nothing here.
@@ -67,22 +77,24 @@ cdef class Tally:
         qir_tally_clear(&self.state)
 
     def add(self, const float[::1] x not None, float[::1] lows=None, float[::1] highs=None,
-            Py_ssize_t inner=1):
+            double[::1] sums=None, Py_ssize_t inner=1):
         cdef qir_batch batch
         cdef qir_channels channels
         channels.lows = channels.highs = NULL
+        channels.sums = NULL
         channels.count = channels.inner = 1
-        if (lows is None) != (highs is None):
-            raise ValueError("lows and highs are given together")
+        if (lows is None) != (highs is None) or (lows is None) != (sums is None):
+            raise ValueError("lows, highs and sums are given together")
         if lows is not None:
-            if highs.shape[0] != lows.shape[0]:
-                raise ValueError("lows and highs differ in length")
+            if not highs.shape[0] == lows.shape[0] == sums.shape[0]:
+                raise ValueError("lows, highs and sums differ in length")
             if x.shape[0] and (inner < 1 or not lows.shape[0]):
                 raise ValueError("values without a channel")
             channels.inner = <size_t>inner
             if x.shape[0]:
                 channels.lows = &lows[0]
                 channels.highs = &highs[0]
+                channels.sums = &sums[0]
             channels.count = <size_t>lows.shape[0]
         if x.shape[0] == 0:
             return float("inf"), float("-inf"), 0.0, 0.0
@@ -170,3 +182,57 @@ cdef class Tally:
         if total != state.finite or state.zeros > state.finite:
             raise ValueError("the bins do not add up to the count")
         return tally
+
+
+def add_floats(uint32_t[:, ::1] totals not None, const double[::1] floats not None):
+    cdef Py_ssize_t i
+    if totals.shape[0] != floats.shape[0] or totals.shape[1] != WORDS:
+        raise ValueError("totals and floats do not fit")
+    with nogil:
+        for i in range(totals.shape[0]):
+            add_float(&totals[i, 0], floats[i])
+
+
+def add_totals(uint32_t[:, ::1] totals not None, const uint32_t[:, ::1] more not None):
+    cdef Py_ssize_t i, word
+    cdef uint64_t carry
+    if totals.shape[0] != more.shape[0] or totals.shape[1] != WORDS or more.shape[1] != WORDS:
+        raise ValueError("totals do not fit")
+    with nogil:
+        for i in range(totals.shape[0]):
+            carry = 0
+            for word in range(WORDS):
+                carry += <uint64_t>totals[i, word] + more[i, word]
+                totals[i, word] = <uint32_t>carry
+                carry >>= 32
+
+
+cdef void add_float(uint32_t *total, double value) noexcept nogil:
+    # Multiples of 2**-149 alone: what is shifted out below is zero.
+    cdef int exponent, shift, word
+    cdef int64_t whole = <int64_t>(frexp(value, &exponent) * (<int64_t>1 << DOUBLE_BITS))
+    cdef uint64_t size = <uint64_t>(-whole if whole < 0 else whole)
+    cdef uint64_t carry = 0
+    cdef uint32_t part
+    shift = exponent - DOUBLE_BITS + UNIT_BITS
+    if shift < 0:
+        size = size >> -shift if shift > -64 else 0
+        shift = 0
+    word = shift // 32
+    shift %= 32
+    while word < WORDS:
+        # The next 32 bits of size << shift; they are taken off for a negative number.
+        part = <uint32_t>(size << shift)
+        size >>= 32 - shift
+        shift = 0
+        if whole < 0:
+            carry = <uint64_t>total[word] - part - carry
+            total[word] = <uint32_t>carry
+            carry >>= 63
+        else:
+            carry += <uint64_t>total[word] + part
+            total[word] = <uint32_t>carry
+            carry >>= 32
+        if not size and not carry:
+            return
+        word += 1

@@ -185,8 +185,8 @@ class _CalibrationRun:
     def _see(self, batch: Batch, tensor: str, array: Array, where: str) -> None:
         if self._interrupted.is_set():
             raise Stopped
-        for axis in self._axes.get(tensor, ()):
-            refuse_nan(batch.update(tensor, array, axis).nan, tensor, array, where)
+        nan = batch.update_axes(tensor, array, self._axes.get(tensor, ()))
+        refuse_nan(nan, tensor, array, where)
 
 
 def _wait_for_some(running: set[Future[None]]) -> tuple[set[Future[None]], set[Future[None]]]:

@@ -49,6 +49,18 @@ class Batch:
             raise DataError(f"tensor {tensor}: {error}") from None
         return summary
 
+    def update_axes(
+        self, tensor: str, array: NDArray[np.generic], axes: Collection[int | None]
+    ) -> int:
+        """Adds one tensor's values for several axes; returns how many of the batch are NaN."""
+        by_channel = [self.update(tensor, array, axis) for axis in axes if axis is not None]
+        if not by_channel:
+            return self.update(tensor, array).nan if axes else 0
+        # Values are read once: what the whole tensor holds, its channels hold too.
+        if None in axes:
+            self.summaries[Key(tensor)] = by_channel[0].whole()
+        return by_channel[0].nan
+
 
 class Statistics(Mapping[Key, Summary]):
     """Ranges and histograms of the tensors of one model, over a set of batches.

@@ -19,6 +19,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from qir.atomic import replacing
+from qir._kernels._statistics import SUM_WORDS
 from qir.calibration import header
 from qir.calibration.consistency import require_summary, require_trace
 from qir.calibration.header import StatisticsHeader, TensorHead
@@ -39,7 +40,7 @@ TYPES = {
     "log.low": np.float32,
     "log.high": np.float32,
 }
-SUM_BYTES = 48
+SUM_BYTES = 4 * SUM_WORDS
 """Of a channel's sum: 2**62 float32 numbers in units of 2**-149 have 340 bits."""
 
 

@@ -10,17 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qir._kernels._statistics import Tally
+from qir._kernels._statistics import SUM_BITS, SUM_WORDS, Tally, add_floats, add_totals
 from qir.errors import DataError, UsageError
 
 Floats = NDArray[np.float32]
 
 # Sums of float32 are multiples of 2**-149 and sums of their squares of 2**-298: as
 # integers in these units they add exactly, so in any order and grouping.
-SUM_BITS, SQUARE_BITS = 149, 298
-DOUBLE_BITS = 53
-"""Bits of a float64's fraction, the leading one included."""
-
+SQUARE_BITS = 2 * SUM_BITS
 Sums = tuple[int, ...]
 
 
@@ -55,7 +52,7 @@ class Summary:
         self._tally = Tally()
         self._lows: Floats = np.empty(0, np.float32)
         self._highs: Floats = np.empty(0, np.float32)
-        self._sums: Sums | None = ()
+        self._sums: NDArray[np.uint32] | None = np.empty((0, SUM_WORDS), np.uint32)
         self._lock = threading.Lock()
 
     def update(self, array: NDArray[np.generic]) -> Extremes:
@@ -68,22 +65,30 @@ class Summary:
         channels, inner = self._channels_of(values)
         if values.size == 0:
             return Extremes(math.inf, -math.inf)
-        # Summed outside the lock, which other threads wait for.
-        sums = () if channels is None else channel_sums(values, channels, inner)
         with self._lock:
             if channels is None:
                 low, high, total, squares = self._tally.add(values.reshape(-1))
             else:
                 self._require_channels(channels)
+                sums = np.zeros(channels)
                 low, high, total, squares = self._tally.add(
-                    values.reshape(-1), self._lows, self._highs, inner
+                    values.reshape(-1), self._lows, self._highs, sums, inner
                 )
-                self._add_sums(sums)
+                if self._sums is not None:
+                    add_floats(self._sums, sums)
             # Integers add exactly in any order, so the result does not depend on threads or on
             # merging.
             self.total += to_fixed_point(total, SUM_BITS)
             self.total_squares += to_fixed_point(squares, SQUARE_BITS)
         return Extremes(low, high)
+
+    def whole(self) -> Summary:
+        """Returns a summary of the same values without channels."""
+        summary = Summary()
+        with self._lock:
+            summary._tally.merge(self._tally)
+            summary.total, summary.total_squares = self.total, self.total_squares
+        return summary
 
     def merge(self, other: Summary) -> None:
         """Adds what another summary holds, exactly.
@@ -97,7 +102,11 @@ class Summary:
                 self._require_channels(other._lows.size)
                 np.minimum(self._lows, other._lows, out=self._lows)
                 np.maximum(self._highs, other._highs, out=self._highs)
-                self._add_sums(other._sums)
+                # Sums of channels stay unknown where those of a part are.
+                if self._sums is None or other._sums is None:
+                    self._sums = None
+                else:
+                    add_totals(self._sums, other._sums)
             self._tally.merge(other._tally)
             self.total += other.total
             self.total_squares += other.total_squares
@@ -125,16 +134,9 @@ class Summary:
         if not self._lows.size:
             self._lows = np.full(count, np.inf, np.float32)
             self._highs = np.full(count, -np.inf, np.float32)
-            self._sums = (0,) * count
+            self._sums = np.zeros((count, SUM_WORDS), np.uint32)
         elif self._lows.size != count:
             raise DataError(self._other_channels(count))
-
-    def _add_sums(self, sums: Sums | None) -> None:
-        """Adds to the sums of the channels; they stay unknown where a part of them is."""
-        if self._sums is None or sums is None:
-            self._sums = None
-        else:
-            self._sums = tuple(a + b for a, b in zip(self._sums, sums, strict=True))
 
     @property
     def finite(self) -> int:
@@ -198,15 +200,19 @@ class Summary:
 
         Empty without an axis; None where a file of version 1 is included, which holds no sums.
         """
-        return self._sums
+        if self._sums is None:
+            return None
+        words = (row.astype("<u4").tobytes() for row in self._sums)
+        return tuple(int.from_bytes(row, "little", signed=True) for row in words)
 
     @property
     def channel_mean(self) -> NDArray[np.float64] | None:
         """The mean of each channel; None without channels, with infinities, or without sums."""
-        if not self._sums or self.finite != self.count:
+        totals = self.channel_totals
+        if not totals or self.finite != self.count:
             return None
-        each = self.count // len(self._sums)
-        return np.array([float(Fraction(total, each << SUM_BITS)) for total in self._sums])
+        each = self.count // len(totals)
+        return np.array([float(Fraction(total, each << SUM_BITS)) for total in totals])
 
     @property
     def mean(self) -> float:
@@ -270,7 +276,8 @@ class Summary:
         if np.isnan(lows).any() or np.isnan(highs).any():
             raise ValueError("the extremes of a channel are no range")
         summary._tally = Tally.restore(counts, extremes, bins)
-        summary._lows, summary._highs, summary._sums = lows.copy(), highs.copy(), sums
+        summary._lows, summary._highs = lows.copy(), highs.copy()
+        summary._sums = None if sums is None else _words(sums)
         summary.total, summary.total_squares = totals
         return summary
 
@@ -286,7 +293,7 @@ class Summary:
             self.axis,
             self.total,
             self.total_squares,
-            self._sums,
+            self.channel_totals,
             self.counts().tobytes(),
             self.extremes.tobytes(),
             self.bins.tobytes(),
@@ -299,19 +306,10 @@ class Summary:
         return f"<Summary of {self.count} values in {self.low:g}..{self.high:g}{axis}>"
 
 
-def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
-    """Returns the sum of each channel's finite values, added in a fixed order in float64."""
-    parts = values.reshape(-1, channels, inner)
-    if not np.isfinite(parts).all():
-        parts = np.where(np.isfinite(parts), parts, np.float32(0))
-    rows = np.add.reduce(parts, axis=2, dtype=np.float64)
-    fractions, exponents = np.frexp(np.add.reduce(rows, axis=0))
-    whole = np.ldexp(fractions, DOUBLE_BITS).astype(np.int64).tolist()
-    # Bits that are shifted out are zeros: sums of float32 are multiples of 2**-149, rounded or not.
-    shifts = (exponents + (SUM_BITS - DOUBLE_BITS)).tolist()
-    return tuple(
-        number << by if by >= 0 else number >> -by for number, by in zip(whole, shifts, strict=True)
-    )
+def _words(sums: Sums) -> NDArray[np.uint32]:
+    """Returns sums as the kernels hold them."""
+    held = b"".join(total.to_bytes(4 * SUM_WORDS, "little", signed=True) for total in sums)
+    return np.frombuffer(held, "<u4").astype(np.uint32).reshape(len(sums), SUM_WORDS)
 
 
 def as_float32(array: NDArray[np.generic]) -> Floats:

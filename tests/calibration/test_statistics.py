@@ -139,6 +139,22 @@ def test_updates_of_one_tensor_in_one_batch_count_as_one() -> None:
     assert statistics[Key("loop")].count == 3
 
 
+def test_several_axes_at_once_are_as_one_after_the_other() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        together, apart = Statistics("m"), Statistics("m")
+        for number in range(3):
+            with together.batch("d", number) as one, apart.batch("d", number) as other:
+                for _ in range(2):  # as the rounds of a loop
+                    x = values(rng, str(rng.choice(KINDS)), 24).reshape(4, 3, 2)
+                    x[rng.random(x.shape) < 0.05] = np.nan
+                    missing = one.update_axes("x", x, [None, 1])
+                    assert missing == other.update("x", x, 1).nan == other.update("x", x).nan
+                    assert one.update_axes("y", x, [None]) == other.update("y", x).nan
+                    assert one.update_axes("z", x, []) == 0
+        assert together == apart, f"seed {seed}"
+
+
 def test_a_batch_without_finite_values_is_not_logged() -> None:
     statistics = Statistics("model")
     with statistics.batch("data", 0) as batch:

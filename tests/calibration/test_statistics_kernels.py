@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from qir._kernels._statistics import BINS, ISAS, Tally
+from qir._kernels._statistics import (
+    BINS,
+    ISAS,
+    SUM_BITS,
+    SUM_WORDS,
+    Tally,
+    add_floats,
+    add_totals,
+)
 from tests.calibration.naive import KINDS, histogram, values
 
 # Around the lanes of a sum, the slices of a block, and the block itself.
@@ -51,10 +61,10 @@ def test_every_instruction_set_gives_the_same_bytes(kind: str) -> None:
         results = set()
         for isa in ISAS:
             lows = np.full(5, np.inf, np.float32)
-            highs = -lows
+            highs, each = -lows, np.zeros(5)
             tally = Tally(isa)
-            sums = tally.add(x, lows, highs, 3)
-            results.add((parts(tally), sums, lows.tobytes(), highs.tobytes()))
+            sums = tally.add(x, lows, highs, each, 3)
+            results.add((parts(tally), sums, lows.tobytes(), highs.tobytes(), each.tobytes()))
         assert len(results) == 1, f"seed {seed}, {size} values"
 
 
@@ -77,15 +87,17 @@ def test_what_is_not_finite_is_counted_and_left_out(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("inner", [1, 2, 7, 100, 20000])
 @pytest.mark.parametrize("spoiled", [0, 0.001])
-def test_channel_extremes_are_those_of_each_channel(isa: str, inner: int, spoiled: float) -> None:
+def test_channels_have_extremes_and_sums_of_their_own(isa: str, inner: int, spoiled: float) -> None:
     for seed, channels in enumerate((1, 2, 3, 17, 300)):
         rng = np.random.default_rng(seed)
-        x = values(rng, "normal", int(rng.integers(1, 50000)))
+        # Sums of integers and quarters are exact in any order.
+        x = np.round(values(rng, "normal", int(rng.integers(1, 50000))) * 4000) / np.float32(4)
         x[rng.random(x.size) < spoiled] = np.nan
         x[rng.random(x.size) < spoiled] = np.inf
         lows = np.full(channels, np.inf, np.float32)
         highs = np.full(channels, -np.inf, np.float32)
-        Tally(isa).add(x, lows, highs, inner)
+        sums = np.zeros(channels)
+        Tally(isa).add(x, lows, highs, sums, inner)
         whose = np.arange(x.size) // inner % channels
         finite = np.isfinite(x)
         for channel in range(channels):
@@ -93,6 +105,24 @@ def test_channel_extremes_are_those_of_each_channel(isa: str, inner: int, spoile
             said = f"seed {seed}, channel {channel}"
             assert lows[channel] == mine.min(initial=np.inf), said
             assert highs[channel] == mine.max(initial=-np.inf), said
+            assert sums[channel] == mine.sum(dtype=np.float64), said
+
+
+@pytest.mark.parametrize("inner", [1, 5, 1000])
+@pytest.mark.parametrize("kind", ["normal", "wide", "tiny and large"])
+def test_sums_of_channels_are_near_the_exact_and_alike_on_every_set(inner: int, kind: str) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x, found = values(rng, kind, int(rng.integers(1, 40)) * inner * 7), {}
+        for isa in ISAS:
+            lows, highs = np.full(7, np.inf, np.float32), np.full(7, -np.inf, np.float32)
+            found[isa] = np.zeros(7)
+            Tally(isa).add(x, lows, highs, found[isa], inner)
+        assert len({sums.tobytes() for sums in found.values()}) == 1, f"seed {seed}"
+        for mine, total in zip(x.reshape(-1, 7, inner).swapaxes(0, 1), found[ISAS[0]], strict=True):
+            floats = mine.ravel().tolist()
+            bound = len(floats) * 2.0**-53 * math.fsum(map(abs, floats))
+            assert abs(total - math.fsum(floats)) <= bound, f"seed {seed}"
 
 
 def test_any_cut_in_any_order_merges_to_the_same_bytes() -> None:
@@ -160,10 +190,36 @@ def test_a_tally_is_restored_from_its_parts_and_from_no_others() -> None:
 
 def test_channels_that_do_not_fit_are_refused() -> None:
     x, two, three = np.ones(4, np.float32), np.ones(2, np.float32), np.ones(3, np.float32)
-    with pytest.raises(ValueError, match="differ in length"):
-        Tally().add(x, two, three)
+    with pytest.raises(ValueError, match="given together"):
+        Tally().add(x, two, two.copy())
+    for highs, sums in ((three, np.zeros(2)), (two.copy(), np.zeros(3))):
+        with pytest.raises(ValueError, match="differ in length"):
+            Tally().add(x, two, highs, sums)
     with pytest.raises(ValueError, match="without a channel"):
-        Tally().add(x, two[:0], two[:0])
+        Tally().add(x, two[:0], two[:0], np.zeros(0))
     with pytest.raises(ValueError, match="without a channel"):
-        Tally().add(x, two, two.copy(), 0)
+        Tally().add(x, two, two.copy(), np.zeros(2), 0)
     assert Tally().add(x[:0]) == (math.inf, -math.inf, 0.0, 0.0)
+
+
+def test_exact_sums_are_those_of_integers() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        rows = int(rng.integers(1, 40))
+        totals, more = (np.zeros((rows, SUM_WORDS), np.uint32) for _ in range(2))
+        wanted = [Fraction(0)] * rows
+        for held in (totals, more):
+            for _ in range(30):
+                exponents = rng.integers(-149, 130, rows)
+                floats = np.ldexp(rng.integers(-(2**53), 2**53, rows).astype(float), exponents)
+                if rng.random() < 0.3:
+                    floats = np.full(rows, rng.choice([0.0, -(2.0**-149), 2.0**-149]))
+                add_floats(held, floats)
+                wanted = [w + Fraction(f) for w, f in zip(wanted, floats.tolist(), strict=True)]
+        add_totals(totals, more)
+        found = [int.from_bytes(row.tobytes(), sys.byteorder, signed=True) for row in totals]
+        assert found == [w * 2**SUM_BITS for w in wanted], f"seed {seed}"
+    with pytest.raises(ValueError, match="do not fit"):
+        add_floats(totals, np.zeros(rows + 1))
+    with pytest.raises(ValueError, match="do not fit"):
+        add_totals(totals, more[:, :-1].copy())

@@ -194,3 +194,9 @@ def test_a_channel_has_no_mean_where_values_are_infinite_or_sums_are_unknown() -
     summary.update(np.array([[1.0, np.inf], [2.0, 3.0]], np.float32))
     assert summary.channel_mean is None
     assert summary.channel_totals == (1 << 149, 5 << 149)
+
+
+@given(batches)
+def test_the_whole_of_a_summary_by_channel_is_that_of_the_same_values(arrays: list[Floats]) -> None:
+    by_channel = [np.repeat(array, 3).reshape(3, -1) for array in arrays]
+    assert summary_of(*by_channel, axis=0).whole() == summary_of(*by_channel)

@@ -129,6 +129,22 @@ QIR_INLINE void widen(float *low, float *high, float value_low, float value_high
   *high = value_high > *high ? value_high : *high;
 }
 
+/* Sums n values in lanes, as scan does. */
+QIR_INLINE double sum_of(const float *x, size_t n) {
+  lanes_double sum[2] = {{0}};
+  lanes_float part;
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    for (int half = 0; half < 2; half++) {
+      memcpy(&part, x + i + half * (LANES / 2), sizeof part);
+      sum[half] += __builtin_convertvector(part, lanes_double);
+    }
+  }
+  double rest = 0;
+  for (; i < n; i++) rest += x[i];
+  return fold(sum) + rest;
+}
+
 QIR_INLINE void channels(const float *x, size_t n, size_t start, const struct qir_channels *to) {
   size_t at = 0;
   if (to->inner == 1) { /* channels lie side by side */
@@ -136,7 +152,9 @@ QIR_INLINE void channels(const float *x, size_t n, size_t start, const struct qi
     while (at < n) {
       size_t length = to->count - channel < n - at ? to->count - channel : n - at;
       float *restrict lows = to->lows + channel, *restrict highs = to->highs + channel;
+      double *restrict sums = to->sums + channel;
       for (size_t i = 0; i < length; i++) widen(lows + i, highs + i, x[at + i], x[at + i]);
+      for (size_t i = 0; i < length; i++) sums[i] += x[at + i];
       at += length;
       channel = 0;
     }
@@ -148,6 +166,7 @@ QIR_INLINE void channels(const float *x, size_t n, size_t start, const struct qi
     int32_t low, high;
     extremes(x + at, length, &low, &high);
     widen(to->lows + channel, to->highs + channel, qir_key_value(low), qir_key_value(high));
+    to->sums[channel] += sum_of(x + at, length);
     at += length;
     inside = 0;
     channel = channel + 1 == to->count ? 0 : channel + 1;

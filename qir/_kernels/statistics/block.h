@@ -21,7 +21,7 @@ struct qir_block_kernels {
   void (*scan)(const float *x, size_t n, struct qir_scan *scan);
   /* Counts n finite values into the bins of the tally, whose window holds them. */
   void (*count)(const float *x, size_t n, double scale, struct qir_tally *tally);
-  /* Widens channel extremes by n finite values that start at position `start` of the array. */
+  /* Widens and adds to channels by n finite values that start at position `start` of the array. */
   void (*channels)(const float *x, size_t n, size_t start, const struct qir_channels *channels);
 };
 

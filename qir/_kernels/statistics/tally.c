@@ -66,7 +66,7 @@ static void widen(struct qir_tally *tally, float low, float high) {
   add_bins(tally, &old, old.bins);
 }
 
-/* Moves the finite values to `kept`, widening their channels, and counts the others. */
+/* Moves the finite values to `kept`, with their channels as above, and counts the others. */
 static size_t sift(struct qir_tally *tally, const float *x, size_t n, size_t start,
                    const struct qir_channels *channels, float *kept) {
   size_t count = 0;
@@ -78,6 +78,7 @@ static size_t sift(struct qir_tally *tally, const float *x, size_t n, size_t sta
       float *low = channels->lows + channel, *high = channels->highs + channel;
       *low = x[i] < *low ? x[i] : *low;
       *high = x[i] > *high ? x[i] : *high;
+      channels->sums[channel] += x[i];
     } else if (isnan(x[i])) {
       tally->nan++;
     } else if (x[i] > 0) {

@@ -30,9 +30,13 @@ struct qir_batch {
   double sum, squares;
 };
 
-/* Extremes of each channel; lows is NULL where they are not wanted. */
+/*
+ * Extremes of each channel, and what its finite values add up to in a fixed
+ * order; lows is NULL where they are not wanted.
+ */
 struct qir_channels {
   float *lows, *highs;
+  double *sums;
   size_t count; /* channels */
   size_t inner; /* values that follow each other within one channel */
 };
