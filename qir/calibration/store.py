@@ -18,8 +18,8 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from qir.atomic import replacing
 from qir._kernels._statistics import SUM_WORDS
+from qir.atomic import replacing
 from qir.calibration import header
 from qir.calibration.consistency import require_summary, require_trace
 from qir.calibration.header import StatisticsHeader, TensorHead
