@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -179,11 +180,12 @@ def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Ran
     ends = [(math.ceil(below * s), math.ceil(above * s)) for s in shape]
     sizes = (np.arange(CANDIDATE_COUNT, -1, -1) / CANDIDATE_COUNT).tolist()
 
+    @cache  # the second round asks again for most of what the first did
+    def loss(end: tuple[int, int]) -> float:
+        return kl_divergence(line, below - end[0], below + end[1], levels)
+
     def best(ranges: list[tuple[int, int]]) -> tuple[int, int]:
-        return lowest_cost(
-            [end for end in ranges if sum(end) >= levels],
-            lambda end: kl_divergence(line, below - end[0], below + end[1], levels),
-        )
+        return lowest_cost([end for end in ranges if sum(end) >= levels], loss)
 
     low, high = best(ends)
     if below and above:
@@ -300,8 +302,8 @@ def rounding_cost(
 
 
 def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:
-    """Returns how much the histogram loses when bins start to stop are coded with so many
-    levels."""
+    """Returns how much the histogram loses when bins start to stop, at least as many as there are
+    levels, are quantized to so many."""
     inner = line[start:stop]
     reference = inner.copy()
     # Clipped values are counted in the outermost bins, where they end up when quantized.
@@ -309,11 +311,12 @@ def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:
     reference[-1] += line[stop:].sum()
     # Bins are merged to as many groups as there are levels; each group spreads its mass over used
     # bins.
-    level = np.arange(inner.size) * levels // inner.size
+    first = -(-np.arange(levels) * inner.size // levels)
     used = reference > 0
-    mass = np.bincount(level, weights=inner, minlength=levels)
-    share = np.bincount(level, weights=used, minlength=levels)
-    candidate = np.where(used, (mass / np.maximum(share, 1))[level], 0.0)
+    mass = np.add.reduceat(inner, first)  # counts, whose sums are exact in any order
+    share = np.add.reduceat(used, first, dtype=np.float64)
+    each = np.repeat(mass / np.maximum(share, 1), np.diff(first, append=inner.size))
+    candidate = np.where(used, each, 0.0)
     total = candidate.sum()
     if not total:
         return math.inf
