@@ -7,7 +7,6 @@ import difflib
 import sys
 from collections.abc import ItemsView, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar, cast
 
 from qir.errors import ApiError, PluginError
+from qir.records import record
 
 API = 1
 """The plugin interface that this QIR has; a plugin says `qir_api = 1` to be written for it."""
@@ -51,7 +51,7 @@ _OWN, _PROGRAM = "qir", "this program"
 _NONE = object()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Claim:
     """A row that an entry point names, itself or in its table."""
 
@@ -61,7 +61,7 @@ class _Claim:
     row: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rows:
     """What the entry points of a kind name, by the name of the row."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from onnx import AttributeProto
 
 from qir.errors import InputError
 from qir.ir.origin import Origin
+from qir.records import record
 
 from .contrib.names import OPERANDS
 from .faults import input_error
@@ -194,7 +194,7 @@ def _schema(name: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Signature:
     """The parts of an ONNX schema that are checked; cached, since reading a schema is slow."""
 

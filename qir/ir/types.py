@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Literal, NoReturn, TypeAlias
 
@@ -20,6 +20,7 @@ from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F32, F64, STRING, DType, dtype_of
 from qir.ir.lazy_arrays import ArrayData, LazyArray, iter_pieces
 from qir.ir.numerals import check_zeros, fit_in_64_bits, item_bytes, number_text, round_to_dtype
+from qir.records import record
 
 _MAX_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MAX_SIZE = 10**18  # elements along one axis
@@ -132,7 +133,7 @@ def _range_text(array: Array) -> str:
     return f"[{numbers.size} in {numbers.min():.4g}..{numbers.max():.4g}]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granularity:
     """Which elements share parameters: on each named axis, blocks of so many indices."""
 
@@ -170,7 +171,7 @@ class Granularity:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeclaredBounds:
     """The range a framework's file declares, kept as it was: low, high and the level at high."""
 
@@ -185,7 +186,7 @@ class DeclaredBounds:
             object.__setattr__(self, "level", float(self.level))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QuantType:
     """A quantized type: float = (q - zero) * scale + plus, or a lookup table."""
 
@@ -496,7 +497,7 @@ class _HashSlot:
     _hash: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorType(_HashSlot):
     """Shape and element; the element is a plain or a quantized type."""
 

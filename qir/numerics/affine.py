@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,10 @@ from qir.errors import OpError
 from qir.ir.dtype import DType, dtype
 from qir.ir.types import Array, QuantType
 from qir.numerics.wide_integers import integer_zeros
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class AffineParameters:
     """A quantized type's numbers, shaped to go with the array they are meant for."""
 
@@ -23,7 +24,7 @@ class AffineParameters:
     ends: DeclaredRange | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class DeclaredRange:
     """The range that a framework's file declares for integers, one or as many as there are
     scales."""
@@ -41,7 +42,7 @@ class DeclaredRange:
         return DeclaredRange(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Affine:
     """Quantized values of a storage type in [low, high] that mean (q - zero) * scale.
 

@@ -15,6 +15,7 @@ from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
 from qir.profiles.evidence import weaker_claim
 from qir.profiles.kernel_forms import LazyForms
 from qir.profiles.preparation import DEFAULT_STEPS
+from qir.records import record
 
 Field: TypeAlias = "str | bool | Levels | MethodField | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
@@ -31,7 +32,7 @@ FLOAT_STORAGE = "real"
 """What conditions call the storage of a slot that is not quantized."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Query:
     """What a profile is asked: an op, the storage type in each quantized slot, and its use."""
 
@@ -128,7 +129,7 @@ def bounds_kind(kind: QuantType) -> str:
     return "narrow" if kind.bounds else "full"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class When:
     """Conditions of a rule or group; each that is named must hold."""
 
@@ -182,7 +183,7 @@ def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     return not a or not b or bool(set(a) & set(b))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RuleEntry:
     """One `[[rule]]` of a file: for which ops, when, and the fields that differ."""
 
@@ -206,7 +207,7 @@ class RuleEntry:
         return ops and self.weight == other.weight and self.when.meets(other.when)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupEntry:
     """A chain of ops that the runtime computes as one quantized kernel."""
 
@@ -227,7 +228,7 @@ class GroupEntry:
         return self.chain, self.result, repr(self.when)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProfileHead:
     """Of what a profile speaks, and what shows it."""
 
@@ -272,7 +273,7 @@ class _LookupCache:
     isa: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Profile:
     """How one runtime computes: its rules, and those of the profiles that it extends."""
 
