@@ -17,6 +17,13 @@ from .contrib.names import OPERANDS
 from .faults import input_error
 
 MICROSOFT = "com.microsoft"
+_PLAIN_ATTRIBUTES = frozenset(
+    {
+        *(AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS),
+        *(AttributeProto.STRING, AttributeProto.STRINGS, AttributeProto.TENSOR),
+    }
+)
+"""Types of attributes that hold no graph."""
 _SHARED_OPERATOR_NAMES = frozenset({"QLinearConv", "QuantizeLinear", "DequantizeLinear"})
 """Operators that both ONNX and onnxruntime define; the origin of their node names the domain."""
 
@@ -245,6 +252,8 @@ def _operand_names(kind: str, opset: int, domain: str, count: int) -> tuple[str,
 
 def subgraphs_of(attribute: AttributeProto) -> list[onnx.GraphProto]:
     """Returns the graphs of an attribute of type GRAPH or GRAPHS."""
+    if attribute.type in _PLAIN_ATTRIBUTES:  # nearly all
+        return []
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
