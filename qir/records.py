@@ -26,6 +26,13 @@ class _Missing:
 _MISSING = _Missing()
 
 
+class KeptHash:
+    """A base of records that are asked for their hash often: each computes it once."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @overload
 def record(kind: type[_T], /) -> type[_T]: ...
 
@@ -44,6 +51,7 @@ def record(
 
 def _record(kind: type[_T], eq: bool) -> type[_T]:
     own = vars(kind)
+    kind.__doc__ = kind.__doc__ or kind.__name__  # else a signature is made, which takes long
     # `frozen` compiles two functions more; who extends a frozen class must say it.
     extends = any(map(is_dataclass, kind.__bases__))
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True, frozen=extends)(kind)
@@ -59,7 +67,7 @@ def _record(kind: type[_T], eq: bool) -> type[_T]:
             made.__eq__ = _equality([f.name for f in every if f.compare])
         if own.get("__hash__") is None:  # a class that states `__eq__` alone has None
             hashed = (f.name for f in every if (f.compare if f.hash is None else f.hash))
-            made.__hash__ = _hash(list(hashed))
+            made.__hash__ = _hash(made, list(hashed))
     return made  # type: ignore[no-any-return]
 
 
@@ -102,16 +110,31 @@ def _equality(names: list[str]) -> Callable[[object, object], bool]:
     values = _values_of(names)
 
     def __eq__(self: object, other: object) -> bool:
-        return (
-            values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-        )
+        if other is self:
+            return True
+        if self is other:
+            return True
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values(self) == values(other)
 
     return __eq__
 
 
-def _hash(names: list[str]) -> Callable[[object], int]:
+def _hash(kind: Any, names: list[str]) -> Callable[[Any], int]:
     values = _values_of(names)
-    return lambda self: hash(values(self))
+    if not issubclass(kind, KeptHash):
+        return lambda self: hash(values(self))
+    keep = kind._hash.__set__
+
+    def __hash__(self: Any) -> int:
+        try:
+            return self._hash  # type: ignore[no-any-return]
+        except AttributeError:
+            keep(self, found := hash(values(self)))
+            return found
+
+    return __hash__
 
 
 @recursive_repr()
@@ -137,4 +160,4 @@ def _set_state(self: Any, state: list[object]) -> None:
         object.__setattr__(self, one.name, value)
 
 
-__all__ = ["record"]
+__all__ = ["KeptHash", "record"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qir.records import record
+from qir.records import KeptHash, record
 
 NAN = float("nan")
 
@@ -138,3 +138,24 @@ def test_a_wrong_call_is_refused_as_that_of_a_dataclass() -> None:
             made()
         with pytest.raises(TypeError, match="unexpected keyword argument 'double'"):
             made(1, double=3)
+
+
+def test_a_hash_that_is_kept_is_computed_once_and_not_copied() -> None:
+    asked: list[int] = []
+
+    class Counted:
+        def __hash__(self) -> int:
+            asked.append(1)
+            return 3
+
+    members = {"__annotations__": {"x": object}}
+    made: Any = record(type("Kept", (KeptHash,), members))
+    plain: Any = record(type("Plain", (), members))
+    part = Counted()
+    one = made(part)
+    assert hash(one) == hash(one) == hash(plain(part))
+    before = len(asked)
+    assert {one: 1}[one] == 1
+    assert len(asked) == before
+    assert replace(one, x=4) != one
+    assert hash(replace(one, x=4)) == hash(made(4))

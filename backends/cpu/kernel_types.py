@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.analysis.activations import bounds_by_native_rule
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
@@ -276,14 +277,7 @@ class Job:
         """
         low, high = y.low, y.high
         for stage in self.epilogue:
-            lowest, highest = (
-                (0.0, None) if stage.op == "relu" else (stage.attrs["min"], stage.attrs["max"])
-            )
-            floats = [v for v in (lowest, highest) if isinstance(v, float)]
-            # quantized_floats gives the bounds in the order of the list: the lower one first.
-            quantized = iter(quantized_floats(floats, y))
-            floor = next(quantized) if lowest is not None else y.low
-            ceiling = next(quantized) if highest is not None else y.high
+            floor, ceiling = bounds_by_native_rule(stage.op, stage.attrs, y.quant)
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type
 
 from qir import registry
 from qir.ir.dtype import DType
-from qir.records import record
+from qir.records import KeptHash, record
 
 
 @record
@@ -370,7 +370,7 @@ class MethodField:
 
 
 @record
-class Rule:
+class Rule(KeptHash):
     """Everything that decides the numbers of one op, under one profile."""
 
     profile: str = ""
