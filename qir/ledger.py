@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from enum import Enum
 
 from qir.arguments import checked
 from qir.errors import Refused
+from qir.records import record
 
 VERSION = 1
 """Of saved ledgers."""
@@ -49,7 +50,7 @@ REQUEST = "request"
 """The basis of a change that the user asked for by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """One change of the numbers, with its reason."""
 

@@ -7,15 +7,17 @@ import difflib
 import sys
 from collections.abc import ItemsView, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar, cast
 
 from qir.errors import ApiError, PluginError
+from qir.records import record
 
 API = 1
 """The plugin interface that this QIR has; a plugin says `qir_api = 1` to be written for it."""
@@ -51,7 +53,7 @@ _OWN, _PROGRAM = "qir", "this program"
 _NONE = object()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Claim:
     """A row that an entry point names, itself or in its table."""
 
@@ -61,7 +63,7 @@ class _Claim:
     row: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rows:
     """What the entry points of a kind name, by the name of the row."""
 
@@ -78,7 +80,13 @@ _rows: dict[str, _Rows] = {}
 @cache  # each call reads the files of all distributions
 def _installed() -> Mapping[str, tuple[EntryPoint, ...]]:
     points = entry_points()
-    return {kind: tuple(points.select(group=kind)) for kind in KINDS}
+    # Python 3.11 gives a dictionary by kind, and goes through all of it for each kind asked for.
+    groups = dict.values(points) if isinstance(points, dict) else [points]
+    found: dict[str, list[EntryPoint]] = {kind: [] for kind in KINDS}
+    for point in chain.from_iterable(groups):
+        if point.group in found:
+            found[point.group].append(point)
+    return {kind: tuple(known) for kind, known in found.items()}
 
 
 @cache
@@ -88,7 +96,7 @@ def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
         known = out.get(point.name, ())
         # A path that is searched twice gives each entry point twice.
         if all(p.value != point.value or _owner(p) != _owner(point) for p in known):
-            out[point.name] = tuple(sorted((*known, point), key=_owner))
+            out[point.name] = tuple(sorted((*known, point), key=_owner)) if known else (point,)
     return out
 
 
@@ -99,6 +107,15 @@ def _owner(point: EntryPoint) -> str:
 @cache  # each question about a distribution parses its whole metadata, and QIR has many plugins
 def _distribution_text(distribution: Distribution) -> str:
     return f"{distribution.name} {distribution.version}"
+
+
+@cache  # each question reads and parses a file
+def installed_version(distribution: str) -> str | None:
+    """Returns the version of a package; None where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -420,5 +437,6 @@ def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
     for cached_function in (_installed, _points, _names, _found, _load, _own_table, _installed_row):
         cached_function.cache_clear()
+    installed_version.cache_clear()
     _entries.clear()
     _rows.clear()

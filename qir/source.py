@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import finalize
 
 from qir.ir.graph import Graph
+from qir.records import record
 
 SUFFIX = ".qir"
 """The suffix of QIR's own files."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Source:
     path: Path
     size: int

@@ -47,6 +47,10 @@ CORE = {
     "capability target reference rewrite calibration",
     "_kernels": "",
 }
+# Classes of any part are made as records.
+CORE = {"records": ""} | {
+    part: below if part == "_kernels" else f"records {below}" for part, below in CORE.items()
+}
 BELOW = " ".join(CORE)
 CORE |= {
     "quantizing": BELOW,

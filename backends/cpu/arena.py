@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from qir.records import record
 
 CACHE_LINE = 64
 """Offsets are multiples of a cache line, which is also the size of the widest vector."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lifetime:
     """A buffer's size, and the first and last step that touch it."""
 

@@ -15,6 +15,7 @@ from qir.errors import Refused
 from qir.ir import dims
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.records import record
 
 from .sizes import Sizes
 
@@ -47,7 +48,7 @@ class Buffer:
 Add: TypeAlias = "Callable[[Plan, Callable[[Buffer], int]], None]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PendingStep:
     """A step that is not in a plan yet; `add` adds it once every buffer has its number."""
 
@@ -59,7 +60,7 @@ class PendingStep:
     add: Add
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fallback:
     """A node that the reference computes, and why."""
 
@@ -118,7 +119,7 @@ def is_noop_transpose(shape: Sizes, order: Sequence[int]) -> bool:
     return long_axes == sorted(long_axes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StridedElements:
     """A value as a strided view of another one: a stride for each axis, and an offset, in
     elements."""
@@ -128,7 +129,7 @@ class StridedElements:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeanSource:
     """The quantized tensor that a mean is computed from: dequantized, or looked up in a table of
     256 floats."""
@@ -137,7 +138,7 @@ class MeanSource:
     table: NDArray[np.generic] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View:
     """A strided view of a buffer; see StridedElements."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from qir.numerics.consistency import clashes
 from qir.numerics.definition import clip_range, nan_results, quantize_factor
 from qir.numerics.fields import MethodField
 from qir.numerics.stages import ReluStage, stage_function
+from qir.records import record
 from qir.reference import methods
 from qir.reference.means import divisors
 from qir.reference.products import ProductKernel
@@ -198,7 +199,7 @@ def _quantizer(to: Affine, rule: Rule) -> dict[str, Any]:
 # -- vectors and the elements that fill none ------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Tables:
     """What the elements of vectors become, and those at the ends of runs."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, I8, U8
 from qir.ir.node import Node, Value
+from qir.records import record
 
 from . import plain_elements
 from .builder import TO_NHWC, Buffer, ProgramBuilder, permuted, sizes
@@ -29,7 +30,7 @@ ONE = np.ones(1, np.float32)
 """The scale of sums that nothing multiplies."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaledSums:
     """The value that a step computes from integer sums, the scale it multiplies them by, and the
     bias it adds."""
@@ -107,7 +108,7 @@ def scaled_convolution(b: ProgramBuilder, job: Job) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _FoundNumbers:
     """The scale and zero point that a run finds, as buffers of a step."""
 

@@ -8,7 +8,7 @@ the epilogue of `qir/_kernels/epilogue`, which has a place for each step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from qir.numerics.stages import ReluStage, SumBufferStage, stage_function
 from qir.numerics.sums import Sum, accumulator_unit
 from qir.profiles import quantize_query
 from qir.profiles.profile import query_for_op
+from qir.records import record
 from qir.reference.products import ProductKernel, is_integer_product, sum_of_bias
 from qir.reference.quantized import activation_bounds
 
@@ -35,7 +36,7 @@ Numbers = NDArray[np.float32]
 _ONE = np.float32(1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AddedOperand:
     """A quantized value that is added to the sums, and how."""
 
@@ -43,7 +44,7 @@ class AddedOperand:
     parameters: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Epilogue:
     """What becomes of the sums of a product: parameters of the plan's methods."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import QuantType
+from qir.records import record
 
 from .activations import clamp_bounds
 from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
@@ -75,7 +75,7 @@ def _add_clamp(
 # -- matrices -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockWeights:
     """A constant matrix of 4 or 8 bits: a row of integers for each column of the product."""
 

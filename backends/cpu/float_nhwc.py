@@ -6,13 +6,14 @@ follows it: an activation, then a sum with a value that is there, then relu or c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
+from qir.records import record
 
 from .activations import clamp_bounds, kernel_function
 from .builder import (
@@ -38,7 +39,7 @@ ACTIVATIONS = frozenset(
 """Functions that the step of a convolution can apply to its results."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConvEpilogue:
     """What the step of a convolution applies to its results, and the value it computes by that."""
 

@@ -4,12 +4,13 @@ types."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.analysis.activations import bounds_by_native_rule
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
@@ -17,6 +18,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
 from qir.numerics import Rule, affine_of, quantize
 from qir.profiles import NamedProfile, quantize_query
+from qir.records import record
 from qir.reference.interpreter import run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -31,7 +33,7 @@ Table = NDArray[np.uint8 | np.int8]
 """256 integers, indexed by the bits of an 8-bit operand."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ByteParameters:
     """The quantization parameters of an 8-bit tensor with one scale."""
 
@@ -84,7 +86,7 @@ def _require_static_uniform(quant: QuantType, name: str) -> None:
         raise CannotLower(f"{name} does not mean float32 by a float32 scale")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CenteredWeights:
     """Constant integers minus zero points, as the kernels take them: 8 bits, and one offset for
     each output channel where these do not hold them."""
@@ -93,7 +95,7 @@ class CenteredWeights:
     offset: NDArray[np.int32] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Weight:
     """Such weights with one scale or one per output channel."""
 
@@ -248,7 +250,7 @@ def quantized_floats(floats: list[float], y: ByteParameters) -> list[int]:
     return [int(c) for c in quantize(np.array(floats, np.float32), affine_of(y.quant), rule)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """An op to lower: a node, or a chain of one op with the activations fused to it."""
 
@@ -275,14 +277,7 @@ class Job:
         """
         low, high = y.low, y.high
         for stage in self.epilogue:
-            lowest, highest = (
-                (0.0, None) if stage.op == "relu" else (stage.attrs["min"], stage.attrs["max"])
-            )
-            floats = [v for v in (lowest, highest) if isinstance(v, float)]
-            # quantized_floats gives the bounds in the order of the list: the lower one first.
-            quantized = iter(quantized_floats(floats, y))
-            floor = next(quantized) if lowest is not None else y.low
-            ceiling = next(quantized) if highest is not None else y.high
+            floor, ceiling = bounds_by_native_rule(stage.op, stage.attrs, y.quant)
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 

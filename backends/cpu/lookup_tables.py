@@ -9,7 +9,6 @@ run looks the results up: the bytes are the reference's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -21,6 +20,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.profiles import NamedProfile, query_for_node
+from qir.records import record
 from qir.reference import methods
 from qir.reference.interpreter import rules_of, run_node
 from qir.rewrite.fusing import ACTIVATIONS
@@ -41,7 +41,7 @@ _POINTWISE_OPS = frozenset(
 of one operand."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ByteTable:
     """The elements of a value for each of the 256 bytes of a quantized tensor, its root."""
 

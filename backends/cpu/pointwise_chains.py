@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from qir._kernels._cpu import Plan
+from qir.records import record
 
 from .builder import Buffer, PendingStep
 
@@ -27,7 +28,7 @@ KINDS = {"real": "real", "function": "function", "float_unary": "unary"}
 """Methods of a plan that a chain may hold, and their kinds there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Op:
     """An op on each float: what it reads, whole tensors or single constants, and writes."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32
 from qir.ir.node import Value
+from qir.records import record
 
 from .builder import (
     TO_NHWC,
@@ -42,7 +42,7 @@ Options: TypeAlias = "tuple[list[Buffer], Callable[[Callable[[Buffer], int]], di
 """Buffers that a step reads besides its operands, and its options once buffers have numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Requantization:
     """How int32 accumulators become results: one multiplier per channel, a storage, and clamps."""
 
@@ -187,7 +187,7 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     b.transpose(f"{job.name} to NCDHW", result, target, (n, od, oh, ow, oc), order, width)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Images:
     """The sizes and weights of a convolution of images in NHWC."""
 
@@ -388,7 +388,7 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
 _NO_WEIGHTS = np.zeros((0, 0), np.int8)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Matrices:
     """A batch of matrices in a buffer, with strides in elements."""
 

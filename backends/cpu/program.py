@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from qir._kernels import _cpu
 from qir.errors import OpError
 from qir.ir.graph import Graph
+from qir.records import record
 from qir.target import See
 
 from .arena import Lifetime, plan_arena
@@ -76,7 +76,7 @@ KERNEL_SETS = {
 """The instruction sets that kernels exist for, best first; the first row of a kind counts."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepRow:
     """A step as tables show it."""
 

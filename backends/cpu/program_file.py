@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from qir._kernels import _cpu
 from qir.atomic import claim, replacing
 from qir.errors import InputError, Refused
+from qir.records import record
 
 if TYPE_CHECKING:  # a file is read without the compiler
     from .builder import Buffer, PendingStep
@@ -48,7 +49,7 @@ STEPS = frozenset(
 Tensor: TypeAlias = NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class External:
     """A buffer outside the arena: an input, a result, or an array of the program."""
 
@@ -57,7 +58,7 @@ class External:
     data: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecordedStep:
     """A step: the method of the plan that adds it, its arguments, and what tables show of it."""
 
@@ -68,7 +69,7 @@ class RecordedStep:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProgramListing:
     """Everything that a file holds of a program."""
 

@@ -44,7 +44,7 @@ def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
     """Returns a tensor of a message; raises ValueError where shape and data do not agree."""
     kind = dtype_of_number(tensor.data_type)
     shape = tuple(tensor.dims)
-    if any(d < 0 for d in shape):
+    if shape and min(shape) < 0:
         raise ValueError(f"shape {list(shape)} has a negative size")
     if tensor.HasField("segment"):
         raise ValueError("it is stored in segments")
@@ -88,7 +88,7 @@ def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
 
     Raises ValueError for a negative size.
     """
-    if any(d < 0 for d in shape):
+    if shape and min(shape) < 0:
         raise ValueError(f"shape {list(shape)} has a negative size")
     size = math.prod(shape)
     if kind.name == "bool":

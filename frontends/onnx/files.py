@@ -7,7 +7,7 @@ import os
 import re
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from qir.ir.lazy_arrays import ArrayData, LazyArray, file_array
 from qir.ir.lazy_arrays import is_small as few_elements
 from qir.ir.types import Array, TensorType
 from qir.profiles import lazy_unpack
+from qir.records import record
 
 from .calls import OLDEST_OPSET, specialize_calls
 from .elements import SparseBudget, check_size, dtype_of_number, stored_size, to_array
@@ -39,7 +40,7 @@ _MAX_INLINED_NODES = 1 << 20
 """Operators of a model whose functions are inlined, at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LargeTensor:
     """A tensor whose data were left out of the parsed message; its bytes in the file."""
 
@@ -108,7 +109,7 @@ class OpenModelFile:
 StoredTensor: TypeAlias = "onnx.TensorProto | LargeTensor | Array"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelFile:
     """A parsed model, its path, and the version of each operator set that it imports."""
 

@@ -8,12 +8,12 @@ other function, since quantized values that one makes another reads.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx
 
 from qir.ir.types import Array, QuantType
 from qir.ir.typetext import parse_type
+from qir.records import record
 
 from .op import subgraphs_of
 
@@ -22,7 +22,7 @@ _TYPE, _ARRAYS, _HASH, _ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round
 _PROFILE = "qir.rules"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QuantFunction:
     """A function that stands for quantize or dequantize, and the quantized type in its metadata."""
 

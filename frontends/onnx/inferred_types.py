@@ -8,7 +8,8 @@ only move elements (Reshape, Transpose, ...), which state none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from qir.records import record
 
 from .op import MICROSOFT, OnnxOp
 
@@ -19,7 +20,7 @@ MOVING_OPERATORS = frozenset(
 """Standard operators whose result has the quantized type of their first operand."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OperandLayout:
     """The operand indices of (tensor, scale, zero point) of a quantized operator, and of the
     (scale,

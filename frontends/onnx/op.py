@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,11 +11,19 @@ from onnx import AttributeProto
 
 from qir.errors import InputError
 from qir.ir.origin import Origin
+from qir.records import record
 
 from .contrib.names import OPERANDS
 from .faults import input_error
 
 MICROSOFT = "com.microsoft"
+_PLAIN_ATTRIBUTES = frozenset(
+    {
+        *(AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS),
+        *(AttributeProto.STRING, AttributeProto.STRINGS, AttributeProto.TENSOR),
+    }
+)
+"""Types of attributes that hold no graph."""
 _SHARED_OPERATOR_NAMES = frozenset({"QLinearConv", "QuantizeLinear", "DequantizeLinear"})
 """Operators that both ONNX and onnxruntime define; the origin of their node names the domain."""
 
@@ -194,7 +201,7 @@ def _schema(name: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Signature:
     """The parts of an ONNX schema that are checked; cached, since reading a schema is slow."""
 
@@ -245,6 +252,8 @@ def _operand_names(kind: str, opset: int, domain: str, count: int) -> tuple[str,
 
 def subgraphs_of(attribute: AttributeProto) -> list[onnx.GraphProto]:
     """Returns the graphs of an attribute of type GRAPH or GRAPHS."""
+    if attribute.type in _PLAIN_ATTRIBUTES:  # nearly all
+        return []
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 

@@ -26,7 +26,7 @@ from qir.ir.lazy_arrays import ArrayData, reshape
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import Array, Granularity, QuantType, TensorType, uniform
+from qir.ir.types import Array, Granularity, Param, QuantType, TensorType, make_param
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND
 from qir.target import target
@@ -43,7 +43,7 @@ QUANTIZED_DTYPES = frozenset(
 )
 """Element types that QuantizeLinear produces and DequantizeLinear reads."""
 
-_add_node = unchecked(Graph.add)
+_add_node, _has = unchecked(Graph.add), unchecked(Graph.has)
 _PARAMETER_SLOTS = ("scale", "zero")
 """Endings of the slots that take a computed scale or zero point, such as `x.scale`."""
 
@@ -260,7 +260,7 @@ class OnnxReader:
         value = self._known_constant(name, quant)
         if value is None:
             # A tensor that is read with a second quantized type becomes a second constant.
-            node_name = name if not self.graph.has(name) else self.unused_name(name)
+            node_name = name if not _has(self.graph, name) else self.unused_name(name)
             value = _add_node(
                 self.graph,
                 "constant",
@@ -424,12 +424,14 @@ class OnnxReader:
         if not isinstance(shape, tuple) or not _is_per_axis(scales, shape, axis):
             if scales.size != 1:
                 raise KeepOperator(_why_axis_is_open(scales, shape, axis))
-            scale_value, zero_value = scales.reshape(()), zeros.reshape(())
-            return uniform(storage, scale_value, zero_value, express=express)
-        axis %= len(shape)
-        return uniform(
-            storage, scales, zeros, axis=axis, express=express, name=scale.removesuffix("_scale")
-        )
+            return QuantType(storage, express, (scales.item(),), (int(zeros.item()),))
+        granularity, name = Granularity(((axis % len(shape), 1),)), scale.removesuffix("_scale")
+        zero_points: Param = ()
+        if zeros.any():
+            integers = zeros.astype(storage.carrier)
+            zero_points = make_param(integers, granularity, f"{name}.zero")
+        scale_param = make_param(scales, granularity, f"{name}.scale")
+        return QuantType(storage, express, scale_param, zero_points, granularity)
 
     def block_quant_type(
         self, scale: str, zero: str, data_type: TensorType, axis: int, size: int
@@ -505,9 +507,11 @@ class OnnxReader:
         # float8 has a zero point for its type alone: it is 0.
         if storage.is_float and zeros.astype(np.float32).any():
             raise KeepOperator
-        low, high = storage.bounds if storage.is_integer else (0, 0)
-        if storage.is_integer and zeros.size and not low <= zeros.min() <= zeros.max() <= high:
-            raise KeepOperator(_zero_outside(storage))
+        # Only what is narrower than its carrier could be outside.
+        if storage.is_integer and storage.bits < storage.carrier.itemsize * 8:
+            low, high = storage.bounds
+            if zeros.size and not low <= zeros.min() <= zeros.max() <= high:
+                raise KeepOperator(_zero_outside(storage))
         return zeros.astype(np.int64).reshape(scales.shape)
 
     # -- ledger -------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from qir.records import record
 
 _MIN_LARGE_BYTES = 1 << 14
 """Tensors of fewer bytes stay in the message: separate reads would cost more than they save."""
@@ -16,7 +17,7 @@ _MOST_FIELDS = 1 << 21
 """Fields of a message that are walked in Python; protobuf parses a message of more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SplitMessage:
     """A model's message without the data of its large tensors, and where these are in the file."""
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
+from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType, uniform
-from qir.numerics import affine_of
-from qir.profiles import Profile, profile, query_for_node
+from qir.numerics import Rule, affine_of
+from qir.profiles import Profile, profile, quantize_query
 from qir.profiles.conditions import conditions
 from qir.reference.quantized import activation_bounds
 
@@ -40,8 +42,23 @@ def drops_activations(needs: Sequence[str]) -> bool:
 
 def clamps_nothing(node: Node, quant: QuantType) -> bool:
     """Returns whether an activation clamps no quantized value of a type, and so has no effect."""
-    rule = profile("native").resolve(query_for_node(node))
-    return activation_bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
+    return bounds_by_native_rule(node.op, node.attrs, quant) == (quant.low, quant.high)
+
+
+def bounds_by_native_rule(op: str, attrs: Mapping[str, Attr], quant: QuantType) -> tuple[int, int]:
+    """Returns the least and greatest quantized value of a type after an activation.
+
+    Floats are quantized as the profile `native` does.
+    """
+    limits = () if op == "relu" else (("min", attrs.get("min")), ("max", attrs.get("max")))
+    return _bounds(op, limits, quant, profile("native").resolve(quantize_query(quant)))
+
+
+@lru_cache(4096)  # a layer is asked when it is grouped, and when it is lowered
+def _bounds(
+    op: str, limits: tuple[tuple[str, Attr], ...], quant: QuantType, rule: Rule
+) -> tuple[int, int]:
+    return activation_bounds(op, dict(limits), affine_of(quant), rule)
 
 
 def clamping_reason(node: Node, scheme: Scheme) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from qir.analysis.activations import fused_activations
 from qir.ir.attrs import same
@@ -15,11 +14,12 @@ from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry, When
+from qir.records import record
 from qir.rewrite.fusing import INDEX_SLOTS, NORM_SLOTS, ChainMatch, bias_slot
 from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelGroup:
     """A chain of float ops, and the profile's group entry that makes it one quantized kernel."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from qir.ir.lexer import Cursor, quote, write_word
 from qir.ir.node import CarriedProfile, GraphLike
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProfileText:
     """A profile of a text, which is read once a rule is asked of it.
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from qir.errors import ParseError, TypeRuleError
+from qir.records import record
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +30,7 @@ Monomial: TypeAlias = "tuple[Atom, ...]"
 """Atoms that are multiplied."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sym:
     """A symbolic dimension in its one canonical form."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 
 import ml_dtypes
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import ParseError
+from qir.records import record
 
 _FLOATS: dict[str, tuple[int, object]] = {
     "f64": (64, np.float64),
@@ -32,7 +32,7 @@ _OPAQUE = re.compile(r'opaque<"([ !#-\[\]-~]{1,1000})">')
 _SIZES = re.compile(r"\[[^\[\]]*\]")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DType:
     """One element type; `f32`, `u8`, `i4`. Made by `dtype(name)` and compared by name."""
 

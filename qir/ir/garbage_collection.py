@@ -6,8 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MIN_OBJECTS = 200_000
-"""New objects from which moving them to the oldest generation pays."""
+_MIN_OBJECTS = 2_000
+"""New objects from which searching them takes longer than moving them to the oldest generation."""
 _last_full_collection: list[int] = []
 """The number of full collections at the last move, as a list so that functions can set it."""
 

@@ -6,7 +6,7 @@ Only a graph changes them: what they show of their tables is a view that cannot 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from types import MappingProxyType
 from typing import (
@@ -26,6 +26,7 @@ from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Element, QuantType, TensorType
+from qir.records import record
 
 _T = TypeVar("_T")
 EMPTY_TABLE: Mapping[str, Never] = MappingProxyType({})
@@ -189,7 +190,7 @@ class Value(_Part):
         return f"%{escape_name(self._name)} : {self._type!r}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stage:
     """One op inside a chain.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Origin:
     """One operator of the source model, by the names it has there."""
 
@@ -45,7 +47,7 @@ def default_input_names(origins: Iterable[Origin]) -> list[str]:
     return [origin.name for origin in origins if origin.op == "Default"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lineage:
     """The source tensor that a value represents, and how it differs from it."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from qir.errors import ParseError, SchemeError
 from qir.ir.dtype import DType, dtype
+from qir.records import record
 
 RESULT = "result"
 """The slot name under which a node's (first) result has its scheme."""
@@ -16,7 +17,7 @@ RESULT = "result"
 _RANGE = r"[\w.:\-]+"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scheme:
     """The planned storage, bounds, symmetry, granularity and range rule of one slot."""
 

@@ -153,6 +153,9 @@ class Structure:
 
     def fresh(self, base: str) -> str:
         """Returns a value name that is not taken: the base itself, or with a number."""
+        return self._fresh(base)
+
+    def _fresh(self, base: str) -> str:
         if base not in self._values:
             return base
         count = self._counts.get(base, 1)
@@ -291,7 +294,7 @@ class Structure:
         if name is None or isinstance(name, str):
             base = op if name is None else name
             if count == 1:
-                return [base if base not in self._values else self.fresh(base)]
+                return [self._fresh(base)]
             preferred = [base if i == 0 else f"{base}.{i}" for i in range(count)]
         else:
             preferred = list(name)
@@ -299,12 +302,12 @@ class Structure:
         if len(preferred) != count:
             raise GraphError(f"{op} makes {count} values, {len(preferred)} names are given")
         if count == 1:
-            return [self.fresh(preferred[0])]
+            return [self._fresh(preferred[0])]
         names: dict[str, None] = {}
-        for unique in map(self.fresh, preferred):
+        for unique in map(self._fresh, preferred):
             # Two results of this node may ask for one name; it is not in the graph's table yet.
             while unique in names:
-                unique = self.fresh(f"{unique}_1")
+                unique = self._fresh(f"{unique}_1")
             names[unique] = None
         return list(names)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Literal, NoReturn, TypeAlias
 
@@ -20,6 +20,7 @@ from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F32, F64, STRING, DType, dtype_of
 from qir.ir.lazy_arrays import ArrayData, LazyArray, iter_pieces
 from qir.ir.numerals import check_zeros, fit_in_64_bits, item_bytes, number_text, round_to_dtype
+from qir.records import KeptHash, record
 
 _MAX_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
 _MAX_SIZE = 10**18  # elements along one axis
@@ -132,7 +133,7 @@ def _range_text(array: Array) -> str:
     return f"[{numbers.size} in {numbers.min():.4g}..{numbers.max():.4g}]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granularity:
     """Which elements share parameters: on each named axis, blocks of so many indices."""
 
@@ -170,7 +171,7 @@ class Granularity:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeclaredBounds:
     """The range a framework's file declares, kept as it was: low, high and the level at high."""
 
@@ -185,8 +186,8 @@ class DeclaredBounds:
             object.__setattr__(self, "level", float(self.level))
 
 
-@dataclass(frozen=True, slots=True)
-class QuantType:
+@record
+class QuantType(KeptHash):
     """A quantized type: float = (q - zero) * scale + plus, or a lookup table."""
 
     storage: DType
@@ -206,7 +207,7 @@ class QuantType:
     def __post_init__(self) -> None:
         if not (self.storage.is_float or self.storage.is_integer):
             raise TypeRuleError(f"{self.storage} is not a storage type; integers and floats are")
-        for kind in (self.express, self.scale_dtype or self.express):
+        for kind in (self.express, self.scale_type):
             if not kind.is_float:
                 raise TypeRuleError(f"quantized values and scales mean floats: {kind} is none")
         if self.bounds and (self.bounds == self.storage.bounds or self.storage.is_float):
@@ -217,7 +218,7 @@ class QuantType:
                 raise TypeRuleError(f"bounds {low}:{high} are not in {self.storage}")
         if self.scale_dtype is self.express or self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
-        object.__setattr__(self, "scale", _round_each(self.scale, self.scale_dtype or self.express))
+        object.__setattr__(self, "scale", _round_each(self.scale, self.scale_type))
         object.__setattr__(self, "plus", _round_each(self.plus, self.express))
         if isinstance(self.zero, tuple) and self.zero:
             if all(type(z) is int and z == 0 for z in self.zero):
@@ -281,6 +282,11 @@ class QuantType:
             raise TypeRuleError("a table of no quantized values")
 
     @property
+    def scale_type(self) -> DType:
+        """The type of its scales: its own, else the expressed type."""
+        return self.scale_dtype or self.express
+
+    @property
     def low(self) -> int:
         """Least quantized value."""
         return (self.bounds or self.storage.bounds)[0]
@@ -313,7 +319,7 @@ class QuantType:
             raise TypeRuleError(f"{self}: the scale comes from a companion slot")
         if isinstance(self.scale, Array):
             return self.scale.data  # type: ignore[return-value]
-        out = np.array(self.scale, (self.scale_dtype or self.express).carrier)
+        out = np.array(self.scale, self.scale_type.carrier)
         return out if self.granularity else out[0]
 
     def zeros(self) -> NDArray[np.generic]:
@@ -370,7 +376,7 @@ class QuantType:
         return f"!quant.{self.kind}<{', '.join(parts)}>"
 
     def _params(self, name: ArrayName) -> str:
-        kind = self.scale_dtype or self.express
+        kind = self.scale_type
         zero = self.zero
         if isinstance(self.scale, tuple) and isinstance(zero, tuple):
             pairs = [
@@ -489,27 +495,12 @@ Element: TypeAlias = DType | QuantType
 """The type of each element of a tensor: a plain type, or a quantized one."""
 
 
-class _HashSlot:
-    """Room for a hash, which is asked for often."""
-
-    __slots__ = ("_hash",)
-    _hash: int
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType(_HashSlot):
+@record
+class TensorType(KeptHash):
     """Shape and element; the element is a plain or a quantized type."""
 
     shape: Shape
     element: DType | QuantType
-
-    def __hash__(self) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            result = hash((self.shape, self.element))
-            object.__setattr__(self, "_hash", result)
-            return result
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, tuple):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.ir.dtype import DType, dtype
+from qir.ir.dtype import F64, DType, dtype
 from qir.ir.types import Array, QuantType
 from qir.numerics.wide_integers import integer_zeros
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class AffineParameters:
     """A quantized type's numbers, shaped to go with the array they are meant for."""
 
@@ -23,7 +24,7 @@ class AffineParameters:
     ends: DeclaredRange | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class DeclaredRange:
     """The range that a framework's file declares for integers, one or as many as there are
     scales."""
@@ -41,7 +42,7 @@ class DeclaredRange:
         return DeclaredRange(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Affine:
     """Quantized values of a storage type in [low, high] that mean (q - zero) * scale.
 
@@ -154,9 +155,24 @@ def affine_of(kind: QuantType) -> Affine:
         raise OpError(f"{kind} has blocks of scales; integer kernels take one scale an axis")
     if isinstance(kind.scale, Array) and kind.scale.type.quant is not None:
         raise OpError(f"{kind} has quantized scales; integer kernels take plain ones")
-    scale, zero = np.asarray(kind.scales()), integer_zeros(np.asarray(kind.zeros()))
+    if kind.granularity is None and isinstance(kind.scale, tuple) and isinstance(kind.zero, tuple):
+        # The usual case, without arrays of one number each.
+        (scale,), (zero,) = kind.scale, kind.zero or (0,)
+        least, greatest = kind.storage.bounds
+        if least <= zero <= greatest < 1 << 63:
+            return Affine(
+                kind.storage,
+                np.array(scale, np.float64 if kind.scale_type == F64 else np.float32),
+                np.array(zero, np.int64),
+                kind.low,
+                kind.high,
+                None,
+                kind.express,
+                declared_range_of(kind),
+            )
+    scales, zeros = np.asarray(kind.scales()), integer_zeros(np.asarray(kind.zeros()))
     plain = affine(
-        kind.storage, as_float32_or_64(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high)
+        kind.storage, as_float32_or_64(scales), zeros, axis=kind.axis, bounds=(kind.low, kind.high)
     )
     return replace(plain, express=kind.express, ends=declared_range_of(kind))
 

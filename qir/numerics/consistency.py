@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from qir.errors import ProfileError
 from qir.ir.ops import spec
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import SECOND_ROUNDINGS
 from qir.numerics.stages import ReluStage, SumStage, stage_function
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Clash:
     """Fields that do not go together, and why."""
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from qir import registry
 from qir.ir.dtype import DType
+from qir.records import KeptHash, record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageWords:
     """The words of a field of `stage`, each the name of a function: entry points of `qir.stages`
     have them as `FIELD.WORD`."""
@@ -38,7 +39,7 @@ class StageWords:
         return getattr(row, "stage_field", "") == self.field
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaleRuleName:
     """The name of a scale rule, found by the entry points of `qir.ranges`, or `fields`."""
 
@@ -50,7 +51,7 @@ class ScaleRuleName:
         return text == "fields" or hasattr(row, "choose")  # a ScaleRule
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shape:
     """Texts that a field may hold next to plain words: a pattern, and how to say it."""
 
@@ -106,7 +107,7 @@ Claim = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choose:
     """How a range becomes a scale and a zero point."""
 
@@ -154,7 +155,7 @@ class Choose:
     alone, and `store` rounds the scale."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Quantize:
     """How float values are quantized."""
 
@@ -204,7 +205,7 @@ class Quantize:
     nothing: it is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dequantize:
     """How quantized values are dequantized."""
 
@@ -217,7 +218,7 @@ class Dequantize:
     """What each step rounds to; the result is rounded once to what the type expresses."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Acc:
     """How products are summed."""
 
@@ -240,7 +241,7 @@ class Acc:
     where pairs of terms saturate it is no part of them, for its taps are not summed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bias:
     """Where a bias comes in, and as what."""
 
@@ -266,7 +267,7 @@ class Bias:
     which a bias takes at most half of 32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightField:
     """What a kernel is given for weights: integers, or float values that it quantizes itself."""
 
@@ -277,7 +278,7 @@ class WeightField:
     """Whether these have one scale, or one an output channel."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Params:
     """What packing does to scales."""
 
@@ -285,7 +286,7 @@ class Params:
     """`f16`: scales and offsets are rounded to half precision before they are used."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Requant:
     """How a sum becomes a quantized value of the result."""
 
@@ -324,7 +325,7 @@ class Requant:
     """`rescaled`: integers of 32 bits from weights of many scales are sum * (w / the largest w)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageField:
     """What a kernel's later stages work on. A word is the name of a function (`qir.stages`), but of
     `other`, which says whose function computes an activation."""
@@ -353,7 +354,7 @@ class StageField:
     each is rounded once."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MethodField:
     """The name of a function of the reference, and its parameters."""
 
@@ -368,8 +369,8 @@ class MethodField:
         return f"{self.name}({inside})" if inside else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+@record
+class Rule(KeptHash):
     """Everything that decides the numbers of one op, under one profile."""
 
     profile: str = ""

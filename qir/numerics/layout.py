@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +11,13 @@ from qir._kernels._codes import Rows
 from qir.ir.types import Granularity
 from qir.numerics.affine import Affine
 from qir.numerics.maps import AnyMap
+from qir.records import record
 
 _MIN_RUN = 32  # shorter runs than this cost more than a number for each element
 _CACHED_NUMBERS = 1024  # so many numbers are in the nearest cache
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RowLayout:
     """Rows of elements, and the way from a quantized type's numbers to the list that they look
     into."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -12,12 +11,13 @@ from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.types import Granularity
 from qir.numerics.affine import Affine, AffineParameters, DeclaredRange
+from qir.records import record
 
 Floats = NDArray[np.floating]
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Map:
     """Quantized values in [low, high] that mean (q - zero) * scale + plus, or table[code - low] *
     scale + plus; float values of the type `express`.

@@ -7,7 +7,7 @@ the entry point `qir.ranges`: those of one runtime are in its backend's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from qir import registry
 from qir.errors import ArgumentError, PluginError, ProfileError, QirError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose
+from qir.records import record
 
 KIND = "qir.ranges"
 """The entry points of scale rules; each names a `ScaleRule` or a table of them by name."""
@@ -25,7 +26,7 @@ AFFINE_TEXT = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
 Tensor: TypeAlias = NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaleRequest:
     """What scale and zero point are chosen for."""
 
@@ -34,7 +35,7 @@ class ScaleRequest:
     symmetric: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScaleRule:
     """How a range becomes a scale and a zero point: by the fields of `choose`, or by a function.
 

@@ -7,7 +7,7 @@ names such as `ends.quantize`: those of one runtime are in its backend's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
+from qir.records import record
 
 KIND = "qir.stages"
 """The entry points of stage functions; each names a `StageFunction` or a table of them by name."""
@@ -26,7 +27,7 @@ Floats: TypeAlias = NDArray[np.floating]
 Float32s: TypeAlias = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageFunction:
     """A function that a profile names by a word, as `ends = "up"` names `ends.up`.
 
@@ -39,7 +40,7 @@ class StageFunction:
     """What it does, as a phrase of the manual."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReluStage(StageFunction):
     """Where activations that follow a layer are computed."""
 
@@ -49,7 +50,7 @@ class ReluStage(StageFunction):
     `requant.multiplier = "divide"`. None: an activation bounds the quantized values."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SumStage(StageFunction):
     """How the quantized values of a summand are added."""
 
@@ -62,7 +63,7 @@ class SumStage(StageFunction):
     are dequantized, and the factor is the summand's scale."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SumBufferStage(StageFunction):
     """What a summand and a sum lose in the memory that they share."""
 
@@ -88,7 +89,7 @@ class SumBufferStage(StageFunction):
         return result if self.storage is None else self.storage(summand, result)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BoundsStage(StageFunction):
     """How the bounds of a clamping activation become quantized values."""
 
@@ -98,7 +99,7 @@ class BoundsStage(StageFunction):
     numbers, which are clamped to the quantized values after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CurvesStage(StageFunction):
     """How activations that are no bounds are computed on dequantized sums."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,9 +22,10 @@ from qir.numerics.maps import Map
 from qir.numerics.quantize import kernel_scales, multiplier
 from qir.numerics.rounding import ROUNDINGS, fma
 from qir.numerics.stages import SumStage, stage_function
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Sum:
     """Integer sums with the quantized types of the operands and a bias not yet added."""
 
@@ -49,7 +48,7 @@ class Sum:
         return F64 if self.rule.requant.compute == "f64" else F32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class AddedTensor:
     """Quantized values that are added in units of the result."""
 

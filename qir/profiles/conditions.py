@@ -7,16 +7,16 @@ those of one runtime are in its backend's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from qir import registry
+from qir.records import record
 
 KIND = "qir.conditions"
 """The entry points of conditions; each names a `GroupCondition` or a table of them by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupCondition:
     """A question about a chain of ops between dequantize and quantize."""
 

@@ -18,6 +18,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.ops import layers, spec
 from qir.ir.types import QuantType, TensorType
+from qir.records import record
 
 KIND = "qir.forms"
 """The entry points of forms; each names a `Form` or a table of them by name."""
@@ -25,7 +26,7 @@ CONVOLUTIONS = tuple(sorted(layers.CONVOLUTIONS))
 TRANSPOSED = tuple(sorted(layers.TRANSPOSED_CONVOLUTIONS))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """One spatial axis of a convolution."""
 
@@ -102,7 +103,7 @@ class KernelLayer:
         return tuple(Axis(*row) for row in rows)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Form:
     """A form that layers may have."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import cast
@@ -23,9 +23,10 @@ from qir.profiles.library import (
 )
 from qir.profiles.processor import on_processor, require_instruction_set
 from qir.profiles.profile import Profile, Query
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProfileLibrary:
     """Profiles by name: some of its own, then those that are installed."""
 
@@ -61,7 +62,7 @@ class ProfileLibrary:
         return replace(self, own={**self.own, added.name: added})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NamedProfile:
     """The name of a profile, and where it is found once a rule is asked of it.
 

@@ -7,7 +7,7 @@ All are found by entry point, those of QIR's own backends too. An entry point na
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from qir import registry
 from qir.errors import PluginError
 from qir.ir.ops import OPS
 from qir.numerics.fields import BLOCKS, MethodField
+from qir.records import record
 
 Value: TypeAlias = "str | int | float | bool"
 KIND = "qir.methods"
@@ -29,7 +30,7 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
 the op in float, quantize; `move` is the op on integers of the result's quantized type."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Param:
     """One parameter of a method."""
 
@@ -57,7 +58,7 @@ FLAG = Param((False, True))
 """A parameter that is true or false."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PluginMethod:
     """How a runtime computes a quantized op, to the last bit.
 

@@ -57,7 +57,7 @@ from qir.profiles.profile import (
     example_query,
 )
 from qir.profiles.toml_positions import Path as Path_
-from qir.profiles.toml_positions import misplaced_header, value_positions
+from qir.profiles.toml_positions import head_lines, item_at, misplaced_header, value_positions
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
@@ -143,6 +143,8 @@ class _Place:
 
 @dataclass
 class _ProfileReader:
+    """The state of reading one profile."""
+
     name: str
     text: str
     find: Find | None
@@ -162,7 +164,7 @@ class _ProfileReader:
         an item within it; else the line of the table itself."""
         table, key_path = self.place.path, tuple(key.split(".") if key else ())
         if not key_path:
-            return self._places.get(table, 1)
+            return self._head_lines.get(table) or self._places.get(table, 1)
         in_table = [p for p in self._places if p[: len(table)] == table]
         matching = [p for p in in_table if p[-len(key_path) :] == key_path]
         if not matching:
@@ -170,8 +172,12 @@ class _ProfileReader:
         # The outermost place of that name in the table.
         path = min(matching, key=len)
         in_value = [p for p in self._places if p[: len(path)] == path and item]
-        exact = [p for p in in_value if item in (p[-1], _within(self.data, p))]
+        exact = [p for p in in_value if item in (p[-1], item_at(self.data, p))]
         return self._places[exact[0] if exact else path]
+
+    @cached_property
+    def _head_lines(self) -> Mapping[Path_, int]:
+        return head_lines(self.text, self.data, ("rule", "group"))
 
     @cached_property
     def _places(self) -> dict[Path_, int]:
@@ -252,8 +258,10 @@ class _ProfileReader:
     def check_sense(self, checked: Profile) -> None:
         """Raises ProfileError for fields of this file that say nothing with those they are next
         to."""
-        self.check_fields(checked, checked.resolve(Query("")), None)
-        for layer in checked.layers:
+        # Without defaults of its own, only its own rules can change what others say.
+        if checked.defaults:
+            self.check_fields(checked, checked.resolve(Query("")), None)
+        for layer in checked.layers if checked.defaults else (checked,):
             for index, entry in enumerate(layer.rules):
                 for op in entry.ops:
                     rule = checked.resolve(example_query(op, entry.when))
@@ -586,13 +594,6 @@ class _ProfileReader:
 def _hint(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, tuple(names), 1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
-
-
-def _within(data: Json, path: Path_) -> object:
-    """Returns what is at a path."""
-    for part in path:
-        data = data[part]  # type: ignore[index]
-    return data
 
 
 def _text(entry: RuleEntry, key: str) -> str:

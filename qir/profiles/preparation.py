@@ -7,11 +7,11 @@ A profile names them in order with `prepare = [...]`. They are found by the entr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from qir import registry
 from qir.ir.graph import Graph
+from qir.records import record
 
 KIND = "qir.prepare"
 """The entry points of preparation steps; each names a `PreparationStep` or a table of them."""
@@ -19,7 +19,7 @@ DEFAULT_STEPS = ("quantize_constants", "move_pairs", "linear_layers")
 """The steps of a profile that names none, nor does one that it extends."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PreparationStep:
     """One thing that a runtime does to a whole QDQ model before it groups."""
 

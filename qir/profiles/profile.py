@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol, TypeAlias
+from functools import lru_cache
+from typing import Protocol, TypeAlias, TypeVar
 
 from qir.ir.attrs import Attr, same
 from qir.ir.node import Node, Value
@@ -15,7 +16,9 @@ from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
 from qir.profiles.evidence import weaker_claim
 from qir.profiles.kernel_forms import LazyForms
 from qir.profiles.preparation import DEFAULT_STEPS
+from qir.records import record
 
+_T = TypeVar("_T")
 Field: TypeAlias = "str | bool | Levels | MethodField | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
 """What a file says: ("requant", "zero") -> "before"; ("", "method") -> a method."""
@@ -31,7 +34,7 @@ FLOAT_STORAGE = "real"
 """What conditions call the storage of a slot that is not quantized."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Query:
     """What a profile is asked: an op, the storage type in each quantized slot, and its use."""
 
@@ -44,6 +47,11 @@ class Query:
     """`full` where the result uses all integers of its storage type, or `narrow`."""
     forms: Collection[str] = ()
     """The forms that a convolution or product has: `qir.profiles.kernel_forms.forms`."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All but attributes and forms, which few conditions look at."""
+        return self.op, self.grain, self.isa, self.bounds, *self.storage.items()
 
     @property
     def data(self) -> str:
@@ -128,7 +136,7 @@ def bounds_kind(kind: QuantType) -> str:
     return "narrow" if kind.bounds else "full"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class When:
     """Conditions of a rule or group; each that is named must hold."""
 
@@ -147,6 +155,11 @@ class When:
         """How many conditions there are, each form for two: the more, the more specific."""
         sets = (self.grain, self.isa, self.bounds)
         return len(self.storage) + len(self.attrs) + sum(map(bool, sets)) + 2 * len(self.form)
+
+    @property
+    def asks_of_op(self) -> bool:
+        """Whether some condition looks at more than the key of a query."""
+        return bool(self.attrs or self.form)
 
     def holds(self, query: Query) -> bool:
         """Returns whether a query meets them all."""
@@ -182,7 +195,7 @@ def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     return not a or not b or bool(set(a) & set(b))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RuleEntry:
     """One `[[rule]]` of a file: for which ops, when, and the fields that differ."""
 
@@ -206,7 +219,7 @@ class RuleEntry:
         return ops and self.weight == other.weight and self.when.meets(other.when)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupEntry:
     """A chain of ops that the runtime computes as one quantized kernel."""
 
@@ -227,7 +240,7 @@ class GroupEntry:
         return self.chain, self.result, repr(self.when)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProfileHead:
     """Of what a profile speaks, and what shows it."""
 
@@ -268,11 +281,13 @@ class _LookupCache:
     groups: tuple[GroupEntry, ...] | None = None
     chains: dict[tuple[tuple[str, ...], str], tuple[GroupEntry, ...]] = field(default_factory=dict)
     """Groups by their chain and result."""
+    kernels: dict[tuple[object, ...], GroupEntry | None] = field(default_factory=dict)
+    """Groups by what decides them, where `answers` would have the rule of their first op."""
     layers: tuple[Profile, ...] = ()
     isa: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Profile:
     """How one runtime computes: its rules, and those of the profiles that it extends."""
 
@@ -351,14 +366,12 @@ class Profile:
         that applies. What changes numbers without a claim of its own claims nothing.
         """
         # The same is asked for every node and tensor of a model.
-        key = (query.op, query.grain, query.isa, query.bounds, *query.storage.items())
+        key = query.key
         if (answer := self._found.answers.get(key)) is None:
             answer = self._resolve(query)
             concerning = (rule for layer in self.layers for rule in layer.concerning(query.op))
-            if not any(rule.when.attrs or rule.when.form for rule in concerning):
-                if len(self._found.answers) >= _MAX_RULES:
-                    self._found.answers.clear()
-                self._found.answers[key] = answer
+            if not any(rule.when.asks_of_op for rule in concerning):
+                _keep(self._found.answers, key, answer)
         return answer
 
     def _resolve(self, query: Query) -> Rule:
@@ -397,6 +410,16 @@ class Profile:
         nothing is claimed where that rule bounds the error in steps of quantized values.
         """
         query = self.asked(query)
+        key = (chain, result, *query.key)
+        if key in self._found.kernels:
+            return self._found.kernels[key]
+        group = self._group(chain, query, result)
+        asks_of_op = any(g.when.asks_of_op for g in self._groups_of(chain, result))
+        if not asks_of_op and query.key in self._found.answers:
+            _keep(self._found.kernels, key, group)
+        return group
+
+    def _group(self, chain: tuple[str, ...], query: Query, result: str) -> GroupEntry | None:
         applying = (g for g in self._groups_of(chain, result) if g.when.holds(query))
         group = max(applying, key=lambda g: g.when.count, default=None)
         if group is None:
@@ -421,6 +444,15 @@ def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
 
 
 _MAX_RULES = 4096
+
+
+def _keep(answers: dict[tuple[object, ...], _T], key: tuple[object, ...], answer: _T) -> None:
+    """Caches an answer; clearing all is rare, and cheaper than tracking the order of use."""
+    if len(answers) >= _MAX_RULES:
+        answers.clear()
+    answers[key] = answer
+
+
 _RULES: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[RuleEntry | None, ...], Rule]] = {}
 """Records by the profiles and rules that they are made of, which are kept so that none is another;
 few are ever asked for."""
@@ -468,6 +500,11 @@ def clashes(rules: tuple[RuleEntry, ...]) -> Iterator[tuple[RuleEntry, RuleEntry
 
 def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
     """Returns the fields in which two rules differ, as `block.field`, evidence and claims aside."""
+    return dict(_differences(a, b))
+
+
+@lru_cache(1024)  # two profiles have few rules, and many nodes
+def _differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
     out: dict[str, tuple[object, object]] = {}
     for block in BLOCKS:
         first, other = getattr(a, block), getattr(b, block)

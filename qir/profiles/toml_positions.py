@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,6 +30,30 @@ def value_positions(text: str) -> dict[Path, int]:
     return scanner.lines
 
 
+def head_lines(text: str, data: Mapping[str, object], tables: Iterable[str]) -> Mapping[Path, int]:
+    """Returns the lines of the heads of tables of which there are many, by name and index.
+
+    It does not go through the values; where something else than such heads begins lines so, or a
+    head is written otherwise, it returns nothing.
+    """
+    lines: dict[Path, int] = {}
+    for table in tables:
+        heads = re.finditer(rf"^[ \t]*\[\[{table}\]\]", text, re.MULTILINE)
+        numbers = [text.count("\n", 0, head.end()) + 1 for head in heads]
+        rows = data.get(table, [])
+        if not isinstance(rows, list) or len(rows) != len(numbers):
+            return {}
+        lines |= {(table, index): number for index, number in enumerate(numbers)}
+    return lines
+
+
+def item_at(data: object, path: Path) -> object:
+    """Returns what is at a path of a file that was read."""
+    for part in path:
+        data = data[part]  # type: ignore[index]
+    return data
+
+
 _HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)(\.[\w.-]*)?\s*\]")
 
 
@@ -51,6 +75,8 @@ def misplaced_header(
 
 @dataclass
 class _Scanner:
+    """The state of going through a text that is TOML."""
+
     text: str
     at: int = 0
     table: Path = ()

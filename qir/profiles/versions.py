@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
+
+from qir import registry
 
 _CLAUSE = re.compile(r"([=!~]=|[<>]=?)\s*(\d+(?:\.\d+)*)(\.\*)?")
 
@@ -74,12 +75,8 @@ def profile_of(profiles: Mapping[str, str], version: str | None) -> str:
 
 def installed(distributions: Iterable[str]) -> str | None:
     """Returns the version of the first of these packages that is installed, if any is."""
-    for name in distributions:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    versions = map(registry.installed_version, distributions)
+    return next((version for version in versions if version is not None), None)
 
 
 _TABLE = re.compile(r"^[ \t]*\[\[?[\w-]+\]", re.MULTILINE)

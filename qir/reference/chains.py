@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from qir.numerics import Rule, affine_of, dequantize, map_of, quantize
 from qir.numerics.stages import CurvesStage, ReluStage, SumBufferStage, SumStage, stage_function
 from qir.numerics.sums import AddedTensor, quantize_by_range, quantize_floats
 from qir.profiles import RuleSource, dequantize_query, quantize_query, query_for_op
+from qir.records import record
 from qir.reference.companions import resolve_companions
 from qir.reference.methods import applies_relu
 from qir.reference.operands import wrap_to_width
@@ -36,7 +37,7 @@ Integers = NDArray[np.generic]
 _BOUNDING_OPS = frozenset({"relu", "clip"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Link:
     """One stage of a chain with its operand types, arrays and result type."""
 

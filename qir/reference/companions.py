@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,11 @@ from qir.ir.types import (
 )
 from qir.numerics import Rule, choose, dequantize, map_of
 from qir.profiles import RuleSource, choose_query
+from qir.records import record
 from qir.reference.table import Operands
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resolved:
     """The types, arrays and result types of an op with the companions' parameters filled in."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from qir.numerics import Map, accumulate, choose, dequantize, recode
 from qir.numerics.rounding import round_to_float_type
 from qir.numerics.scale_rules import ScaleRequest, choose_fields, scale_rule
 from qir.profiles import RuleSource, choose_query, dequantize_query
+from qir.records import record
 from qir.reference.companions import resolve_companions, with_companion_parameters
 from qir.reference.products import mapping_of
 from qir.reference.quantized import fake_quantize
@@ -27,7 +27,7 @@ from qir.reference.table import Operands
 Tensor = NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _DynamicRun:
     """One node in one run: its types with their numbers, and the arrays."""
 

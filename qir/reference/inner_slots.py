@@ -7,7 +7,7 @@ last, both as a profile has it: what the op's float form computes between dequan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from qir.profiles import (
     query_for_op,
 )
 from qir.profiles.methods import plugin_method
+from qir.records import record
 from qir.reference.companions import Resolved, resolve_companions, with_companion_parameters
 from qir.reference.operands import round_to_dtype, to_float64
 from qir.reference.products import ProductKernel
@@ -90,7 +91,7 @@ def _wide(x: Tensor) -> Float64Array:
     return to_float64(x).astype(np.float64, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _InnerPlace:
     """A quantized type under a profile, and where it is."""
 

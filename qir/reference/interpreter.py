@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from qir.ir.origin import default_input_names
 from qir.ir.quantized_ops import INNER_ROUNDING_OPS
 from qir.ir.types import TensorType
 from qir.profiles import NamedProfile, ProfileLibrary, RuleSource, library_of
+from qir.records import record
 from qir.reference import companions, control, dynamic, inner_slots
 from qir.reference.chains import run_chain
 from qir.reference.operands import contiguous, wrap_to_width
@@ -47,7 +48,7 @@ def rules_of(graph: Graph, node: Node) -> NamedProfile:
     return library_of(graph).named(profile_name_of(graph, node))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunContext:
     """What all nodes of one run share, those of bodies included."""
 
@@ -235,7 +236,7 @@ def _compute_node(
     return compute_all(node.op, operands, node.attrs)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Body:
     """A body under a profile."""
 

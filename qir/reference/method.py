@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from qir.ir.types import TensorType
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.maps import AnyMap
+from qir.records import record
 
 Integers = NDArray[np.generic]
 Float32Array = NDArray[np.float32]
@@ -42,7 +42,7 @@ class MethodCall(Protocol):
     def map(self, slot: str) -> AnyMap: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Method:
     """A function, the operands it takes, and which attributes and parameters."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +36,13 @@ from qir.numerics.sums import (
     quantize_by_range,
 )
 from qir.numerics.sums import quantize_sum as codes_of_sum
+from qir.records import record
 from qir.reference.table import Operands
 
 Integers = NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProductKernel:
     """One quantized op: its attributes, operand types, result type and rule."""
 
@@ -309,7 +310,7 @@ def _bias_in_accumulator_units(total: Sum, bias: NDArray[np.floating]) -> Sum:
         return replace(total, steps=bias / accumulator_unit(total))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class _Sums:
     """Integer sums, and the maps whose scales go with them."""
 

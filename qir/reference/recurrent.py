@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS, GATE_COUNTS
+from qir.records import record
 from qir.reference import activations as by_element
 from qir.reference.elementwise import sigmoid
 from qir.reference.operands import Array, Float64Array, require_floats, require_rank, round_to_dtype
@@ -40,7 +41,7 @@ _ACTIVATION_FUNCTIONS: dict[str, Callable[[Float64Array, float, float], Array]] 
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecurrentLayer:
     """What one layer is given next to its weights."""
 
@@ -101,7 +102,7 @@ class CellStep(Protocol):
     def __call__(self, given: Float64Array, state: State) -> State: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecurrentWeights:
     """One direction's weights, turned to be multiplied from the right."""
 

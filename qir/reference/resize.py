@@ -8,13 +8,13 @@ rounded once. What is outside repeats the edge, unless it is left out or extrapo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.ops.resize import COORDINATES, MODES, POLICIES, ROUNDINGS, proportion, rounded, scaled
+from qir.records import record
 from qir.reference.moves import axes_of
 from qir.reference.operands import Array, Float64Array, require_floats, round_to_dtype, to_float64
 
@@ -25,7 +25,7 @@ float32 = np.float32
 TIE_TOLERANCE = 1e-6  # what is no farther from a half counts as one, as in onnxruntime
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AxisPlan:
     """How one axis is resized: `scale` is what its coordinates are divided by."""
 

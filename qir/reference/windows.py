@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from qir.errors import OpError
+from qir.records import record
 from qir.reference.operands import Array, int_tuple
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlidingWindow:
     """How a window moves along one axis: `count` places, `span` elements of padded input."""
 

@@ -26,6 +26,8 @@ from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
 
 _add_node, _add_chain = unchecked(Graph.add), unchecked(Graph.add_chain)
+_set_slot_origins, _substitute = unchecked(Graph.set_slot_origins), unchecked(Graph.substitute)
+_remove = unchecked(Graph.remove)
 INTEGER_OPS = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
     "max_pool2d reshape flatten transpose squeeze unsqueeze slice leaky_relu pad relu clip".split()
@@ -405,19 +407,19 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
         node = _add_chain(graph, stages, operands, result_type, before=last, profile=anchor.profile)
     for slot, value in anchor.operands.items():
         if value.node.op == "dequantize":
-            graph.set_slot_origins(node, slot, value.node.origins)
+            _set_slot_origins(graph, node, slot, value.node.origins)
     # The dequantizes of summands go away; their origins stay as those of the kernel's slots.
     for i in match.summands:
         flow = _flow_operand(match.ops[i])
         other = match.ops[i].operands["b" if flow == "a" else "a"]
-        graph.set_slot_origins(node, f"{i}.b", other.node.origins)
+        _set_slot_origins(graph, node, f"{i}.b", other.node.origins)
     if match.quantize:
-        graph.set_slot_origins(node, "result", match.quantize.origins)
-    graph.substitute(last, node.result)
+        _set_slot_origins(graph, node, "result", match.quantize.origins)
+    _substitute(graph, last, node.result)
     # From the end, so that each op has lost its reader before it is looked at.
     for fused in reversed(match.ops):
         if fused is not last and not fused.used:
-            graph.remove(fused)
+            _remove(graph, fused)
 
 
 def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:

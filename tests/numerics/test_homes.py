@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_a_stage_function_that_one_runtime_names_lives_in_the_folder_of_its_back
     for name, stage in stage_functions().items():
         home = home_of(users.get(name, {"profiles"}), "stages", "qir.reference.stages")
         assert place_of("qir.stages", name) == home, f"{name}: {users.get(name)} name it"
-        functions = [f for f in map(partial(getattr, stage), stage.__slots__) if callable(f)]
+        functions = [f for f in (getattr(stage, one.name) for one in fields(stage)) if callable(f)]
         folders = {f.__module__.rpartition(".")[0] for f in functions}
         assert folders <= {home.rpartition(".")[0], "qir.numerics"}, name
 

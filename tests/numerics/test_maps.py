@@ -400,3 +400,21 @@ def test_companion_slots_give_the_numbers_a_type_asks_for() -> None:
     assert np.array_equal(quantize(x, of, PLAIN), np.rint(x / scale))
     assert same_map(of, map_of(kind, scale=scale, zero=np.zeros((2, 3, 1), np.int32)))
     assert not same_map(of, map_of(kind, scale=scale * 2, zero=np.zeros((2, 3, 1), np.int32)))
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f64"])
+def test_one_scale_and_zero_point_are_what_the_type_holds_in_the_kernels_types(kind: str) -> None:
+    quant = QuantType(U8, F32, (0.1,), (3,), None, (1, 200), dtype(kind))
+    held = np.array(0.1).astype(dtype(kind).carrier)
+    found = affine_of(quant)
+    assert found.scale == held.astype(np.float64)
+    assert found.scale.dtype == (np.float64 if kind == "f64" else np.float32)
+    assert (found.scale.ndim, found.zero.ndim) == (0, 0)
+    assert found.zero.dtype == np.int64
+    assert (int(found.zero), found.low, found.high, found.axis) == (3, 1, 200, None)
+    assert found.express == F32
+
+
+def test_a_zero_point_that_the_storage_lacks_is_refused() -> None:
+    with pytest.raises(OpError, match="zero point 300"):
+        affine_of(QuantType(U8, F32, (0.1,), (300,)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qir.profiles.toml_positions import value_positions
+from qir.profiles.toml_positions import head_lines, value_positions
 
 FILES = sorted(Path(__file__).parents[2].glob("backends/*/profiles/*.toml"))
 
@@ -98,3 +98,29 @@ def test_odd_texts_have_a_line_for_every_key(text: str) -> None:
     found = value_positions(text)
     assert set(found) == set(paths(tomllib.loads(text)))
     assert found["b",] == ODD[text]
+
+
+MANY = ("rule", "group")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_heads_alone_are_found_where_all_positions_have_them(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    positions = value_positions(text)
+    heads = {p: line for p, line in positions.items() if len(p) == 2 and p[0] in MANY}
+    assert head_lines(text, tomllib.loads(text), MANY) == heads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        'rule = [{op = "a"}]',
+        'a = """\n[[rule]]"""',
+        '[["rule"]]\nop = "a"',
+        "[rule]\nop = 1",
+        "rule = 1",
+    ],
+)
+def test_heads_that_are_written_otherwise_are_left_to_who_goes_through_all(text: str) -> None:
+    assert head_lines(text, tomllib.loads(text), MANY) == {}

@@ -10,19 +10,18 @@ k, before softcap and mask; `probs` is what softmax makes of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 from qir.ir.ops.elementwise import broadcast, require_floats, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
+from qir.records import record
 
 SHOWN = ("none", "raw", "capped", "masked", "probs")
 """What the last result of attention may hold: nothing, or the scores at one of four places."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionSizes:
     """The sizes of one attention."""
 

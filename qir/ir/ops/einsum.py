@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from qir.errors import TypeRuleError
 from qir.ir import dims
@@ -11,11 +10,12 @@ from qir.ir.dims import Dim, Shape
 from qir.ir.ops.elementwise import require_numbers, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
+from qir.records import record
 
 DOTS = "..."
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Equation:
     """The labels of each operand's axes, and of the result's.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 import numpy as np
@@ -13,12 +13,13 @@ from qir import registry
 from qir.errors import PluginError
 from qir.ir.attrs import Attr
 from qir.ir.ops.spec import COMPANIONS, OpSpec
+from qir.records import record
 
 KIND = "qir.ops"
 """The entry points of ops; each is named as its op."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Elsewhere:
     """What a framework calls an op: by domain and name, operands in the order of the slots."""
 
@@ -29,7 +30,7 @@ class Elsewhere:
     """Attributes that have another name there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PluginOp:
     """An op of a plugin: its row in the table, and the function that says what it computes.
 

@@ -149,7 +149,7 @@ def _parameter_type(call: Call, quant: QuantType, name: str) -> TensorType:
     # A type without zero points has one zero for each scale.
     shape = _parameter_shape_of(call, quant, param or quant.scale)
     if name == "scale":
-        return TensorType(shape, quant.scale_dtype or quant.express)
+        return TensorType(shape, quant.scale_type)
     if quant.has_float_zero:
         return TensorType(shape, quant.express)
     return TensorType(shape, quant.storage if quant.storage.is_integer else I32)

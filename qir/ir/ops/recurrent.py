@@ -18,13 +18,12 @@ reads, `act.i` what it gives, `c` the new cell, `hidden` what is projected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 from qir.ir.ops.elementwise import require_floats, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
+from qir.records import record
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 """Whether each direction of a layer runs from the end."""
@@ -55,7 +54,7 @@ GATE_COUNTS = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
 """The gates of each layer, in the order in which the weights hold them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecurrentSizes:
     """The sizes of one layer."""
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,9 +17,10 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import DType
 from qir.ir.types import Array, QuantType, TensorType
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """A named operand; a variadic one holds `xs.0`, `xs.1`, ..."""
 
@@ -28,7 +29,7 @@ class Slot:
     variadic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttrSpec:
     """An attribute's name, what it may hold (`int`, `ints`, `float`, ...), and its default."""
 
@@ -42,7 +43,7 @@ class AttrSpec:
         return _fits(value, self)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BodySignature:
     """What a body takes and gives, in order."""
 
@@ -50,7 +51,7 @@ class BodySignature:
     outputs: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """One use of an op, as its type rule sees it: operand types and attributes.
 
@@ -175,7 +176,7 @@ ElementRule: TypeAlias = Callable[[Call, QuantType], "QuantType | None"]
 Layer: TypeAlias = Literal["convolution", "transposed", "matrix"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traits:
     """Properties of an op that passes use instead of lists of op names."""
 
@@ -206,7 +207,7 @@ class Traits:
     have in integers; empty where none does."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpSpec:
     """The definition of an op: slots, attributes, type rule, traits and cost."""
 

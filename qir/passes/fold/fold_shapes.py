@@ -89,6 +89,8 @@ class FoldShapes(Pass):
 
 @dataclass
 class _ShapeFolding:
+    """The state of one run of the pass."""
+
     graph: Graph
     ledger: Ledger
     step: str

@@ -11,7 +11,7 @@ import difflib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, fields
 from enum import Enum
 from functools import cache
 from itertools import pairwise
@@ -20,6 +20,7 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 from qir import registry
 from qir.errors import PluginError, QirError, UsageError
+from qir.records import record
 from qir.rewrite.runner.contract import Pass
 
 Read = Callable[["str | list[str]"], object]
@@ -28,7 +29,7 @@ Write = Callable[[object], "str | list[str]"]
 """The text, or texts, that a field's value was made of."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Option:
     """One option of a pass, as text has it."""
 

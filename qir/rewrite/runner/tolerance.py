@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from qir.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tolerance:
     """How far a pass may move a tensor, if the tensors before it have not moved."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from qir.ir.node import Node
+from qir.records import record
 
 _KINDS = ("softmax", "log_softmax")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SoftmaxNodes:
     """The three nodes of one op of the source."""
 
