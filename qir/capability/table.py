@@ -91,9 +91,9 @@ class Dynamic:
     """The lowest and highest value that data take; none: those of their storage."""
 
 
-KINDS = ("static", "dynamic", "training", "weights")
+KINDS = ("static", "dynamic", "training", "weights", "float16")
 """Kinds of quantization that forms are named for: with calibration data, while the model runs,
-fine-tuned with fake quantization, and weights alone."""
+fine-tuned with fake quantization, weights alone in few bits, and weights alone in float16."""
 
 
 @dataclass(frozen=True, slots=True)
