@@ -33,6 +33,7 @@ from qir.rewrite.linear_layers import as_linear
 
 from . import transposed
 from .kernels import DYNAMIC, integer_problem, is_fused_clip, on_integers, written_profile
+from .sixteen import compute_in_16_bits
 
 PROFILE = "tflite-2.21.xnnpack"
 """The numerics profile of written files."""
@@ -103,6 +104,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     transposed.cut_by_slices(out)
     if quantized:
         _leave_data_to_kernels(out, ledger)
+        compute_in_16_bits(out, ledger, STEP)
         _QuantizedMoves().run(out, ledger)
         transposed.store_biases(out)
     _group(out, ledger)
