@@ -43,6 +43,7 @@ from qir.ir.verify import verify as verify_graph
 from qir.ledger import Ledger
 from qir.loading import load as load
 from qir.passes.cleanup.prune import Prune
+from qir.passes.quantize.halve_weights import HALVES, HalveWeights, plan_halves
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
 from qir.profiles import profile_in
@@ -226,7 +227,9 @@ def plan(
     else:
         folded = lowered(folded, table, Ledger())
     user_rules = [UserRule.parse(text) for text in rules]
-    if weights is not None:
+    if weights == HALVES:
+        found = plan_halves(folded, table.name, user_rules)
+    elif weights is not None:
         found = plan_weights(folded, table.name, WeightStorage.parse(weights), user_rules)[0]
     elif dynamic:
         found = plan_dynamic(folded, table, granularity_named(granularity), user_rules)[0]
@@ -366,7 +369,8 @@ def quantize(
     """Quantizes a float graph for a target; returns a new graph in QDQ form.
 
     Static quantization needs the `statistics` of `qir.calibrate`. Two modes need none: `dynamic`
-    computes the scales of activations at run time; `weights="u4:32"` quantizes weights alone. They
+    computes the scales of activations at run time; `weights="u4:32"` quantizes weights alone, and
+    "f16" stores them in float16. They
     accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
     these, a quantized or trained model is quantized anew by the ranges of its types.
 
@@ -484,8 +488,9 @@ def quantize_weights(
 ) -> Graph:
     """Quantizes the weights of matrix products per block, such as `u4:32`; data stay float.
 
-    `u4:32` is 4 bits, affine (`i4` is symmetric), one scale for 32 terms of the sum. Raises
-    UsageError where no float product is left, SchemeError for another `weights`.
+    `u4:32` is 4 bits, affine (`i4` is symmetric), one scale for 32 terms of the sum. `f16` stores
+    the weights of all ops in float16, which is computed with in float32. Raises UsageError where no
+    float product is left, SchemeError for another `weights`.
     """
     rules = tuple(rules)
     if quantized_values(graph):
@@ -493,7 +498,9 @@ def quantize_weights(
         _require_float_work(graph, planned, named_target(target).profile)
     backend = named_target(target)
     user_rules = tuple(UserRule.parse(text) for text in rules)
-    quantizer = QuantizeWeights(WeightStorage.parse(weights), user_rules, backend.profile)
+    quantizer: Pass = HalveWeights(user_rules)
+    if weights != HALVES:
+        quantizer = QuantizeWeights(WeightStorage.parse(weights), user_rules, backend.profile)
     return _without_data(graph, quantizer, backend, ledger, journal)
 
 

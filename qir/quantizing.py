@@ -38,6 +38,7 @@ from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
+from qir.passes.quantize.halve_weights import HALVES
 from qir.passes.quantize.materialize import Materialize
 from qir.passes.quantize.measure_bias import MeasureBias
 from qir.passes.quantize.round_weights import RoundWeights, Samples
@@ -316,7 +317,10 @@ def prepare(
     corrections = known_corrections(recipe.corrections, table, recipe.granularity)
     if recipe.float_type and (recipe.profile or recipe.float_type not in backend.float_types):
         by_name = recipe.profile or recipe.target
-        raise UsageError(f"{by_name} computes what stays float in float32; leave float16 out")
+        remedy = "leave float16 out"
+        if not recipe.profile and recipe.float_type == HALVES and "float16" in table.row.forms:
+            remedy = "`weights='f16'` stores its weights in float16"
+        raise UsageError(f"{by_name} computes what stays float in float32; {remedy}")
     if not samples and (needy := [name for name in corrections if name in ON_SAMPLES]):
         raise UsageError(f"{needy[0]} needs samples as well as statistics: give some inputs")
     if "smooth" in corrections:  # before linear layers are reshaped to products of matrices

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 PROFILES = Path(__file__).with_name("profiles")
 """The folder of the numerics profiles of TensorFlow Lite."""
+SIXTEEN = Path(__file__).with_name("sixteen.toml")
+"""The target file of data of 16 bits and weights of 8."""
 _HOMES = {
     "TfliteTarget": f"{__name__}.target",
 }
 __getattr__ = lazy_exports(__name__, _HOMES)
 
-__all__ = ["PROFILES", "TfliteTarget"]
+__all__ = ["PROFILES", "SIXTEEN", "TfliteTarget"]

@@ -504,6 +504,10 @@ class _SchemeAssignment:
 
     def _parameter_scheme(self, node: Node, slot: str) -> Scheme:
         allowed = self._allowed_schemes(node, slot)
+        traits = spec(node.op).traits
+        if slot == traits.bias:
+            data = self.scheme_of_root.get(self.find_root(node.operands[traits.data]))
+            allowed = self.table.ops[node.op].biases(slot, data)
         rule = self._deciding_rule(node, slot)
         if rule is not None and rule.scheme is not None:
             found = next((f for a in allowed if (f := fit_to_slot(a, rule.scheme))), None)

@@ -12,6 +12,9 @@ from qir.ir.attrs import same
 from qir.ir.node import Node
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
 
+_SUM_BITS = 4
+"""A bias has so many times the bits of the data, as sums have: 32 for 8, 64 for 16."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpCapability:
@@ -41,6 +44,12 @@ class OpCapability:
         """Returns the schemes of a slot, whose operand is a constant or not."""
         rest = self.slots.get(slot, ())
         return rest if constant else self.computed.get(slot, rest)
+
+    def biases(self, slot: str, data: Scheme | None) -> tuple[Scheme, ...]:
+        """Returns the schemes of a constant bias, those as wide as the sums of the data if any."""
+        allowed = self.allowed(slot, True)
+        bits = 0 if data is None else _SUM_BITS * max(storage.bits for storage in data.storages)
+        return tuple(each for each in allowed if each.storage.bits >= bits) or allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +100,9 @@ class Dynamic:
     """The lowest and highest value that data take; none: those of their storage."""
 
 
-KINDS = ("static", "dynamic", "training", "weights")
+KINDS = ("static", "dynamic", "training", "weights", "float16")
 """Kinds of quantization that forms are named for: with calibration data, while the model runs,
-fine-tuned with fake quantization, and weights alone."""
+fine-tuned with fake quantization, weights alone in few bits, and weights alone in float16."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,8 @@ _VALUE = re.compile(r"%[^\s,;]+")
     "float_type",
     flag_value="f16",
     default="",
-    help="Compute what stays float in float16, with casts; scales stay float32. For ONNX.",
+    help="Compute what stays float in float16, with casts; scales stay float32. For ONNX; of"
+    " others, --weights f16 stores the weights so.",
 )
 @shared.rules
 @shared.keep_float
@@ -312,13 +313,14 @@ def _require_output(
     force: bool,
 ) -> str | None:
     """Returns the form to write; raises UsageError unless it may be written, before any work."""
-    from qir.inspect.targets import require_kind, usual_format
+    from qir.inspect.targets import kind_without_data, require_kind, usual_format
     from qir.qir_files import SUFFIX
     from qir.target import target as named_target
 
     # A .qir file holds every kind; a target has forms that hold one and not the other.
     if (dynamic or weights is not None) and output.suffix.lower() != SUFFIX:
-        kind, backend = "dynamic" if dynamic else "weights", named_target(recipe.target)
+        backend = named_target(recipe.target)
+        kind = kind_without_data(dynamic=dynamic, weights=weights)
         require_kind(backend, kind)
         form = form or usual_format(backend, kind)
     claim_model(output, recipe.target, form, force=force, quantized=True)

@@ -216,7 +216,7 @@ weights = click.option(
     "--weights",
     metavar="TEXT",
     help="Quantize only weights of matrix products, in blocks: u4:32 is 4 bits, affine; i8:64 is"
-    " 8 bits, symmetric.",
+    " 8 bits, symmetric. f16: store all weights in float16.",
 )
 granularity = click.option(
     "--granularity",

@@ -17,15 +17,18 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.numerics.formulas import formula
 from qir.numerics.scale_rules import named_rule, scale_rule
+from qir.passes.quantize.halve_weights import HALVES
 from qir.profiles import Profile, choose_rule_for, parameters_for_range, profile
 from qir.target import Target, target
 
+FLOAT32 = "what stays float is float32"
 Role = Literal["activation", "weight"]
 KIND_TITLES = {
     "static": "post-training static (needs calibration data)",
     "dynamic": "post-training dynamic (needs none)",
     "training": "quantization-aware training (needs fine-tuning)",
     "weights": "weights alone (needs no data)",
+    "float16": "weights alone, in float16 (needs no data)",
 }
 """The kinds of quantization as the support matrix prints them."""
 _ENDS = (0.25, 1.0, 3.0, 100.0)
@@ -146,7 +149,9 @@ def kinds(of: Target) -> tuple[KindOf, ...]:
     trained = ", ".join(forms.get("training", ()))
     fake = "no form of models with fake quantization"
     out.append(KindOf("training", "yes" if "training" in forms else "no", trained or fake))
-    out.append(KindOf("float16", "no", "what stays float is float32"))
+    halves = ", ".join(forms.get("float16", ()))
+    stays = f"{halves}; they are computed with in float32" if halves else FLOAT32
+    out.append(KindOf("float16", "yes" if halves else "no", stays))
     return tuple(out)
 
 
@@ -160,14 +165,25 @@ def require_kind(of: Target, kind: str) -> None:
         return
     having = [t.name for t in targets() if t.formats and kind in t.capability().row.forms]
     others = f", or name another target: {', '.join(having)}" if having else ""
-    what = {"dynamic": "quantized while it runs", "weights": "with weights of few bits alone"}
+    what = {
+        "dynamic": "quantized while it runs",
+        "weights": "with weights of few bits alone",
+        "float16": "with weights of float16 alone",
+    }
     said = f"target {of.name} writes no model {what.get(kind, kind)}"
     raise UsageError(f"{said}; write a .qir file{others}")
 
 
+def kind_without_data(*, dynamic: bool, weights: str | None) -> str:
+    """Returns which kind of quantization is asked for that needs no data."""
+    if dynamic:
+        return "dynamic"
+    return "float16" if weights == HALVES else "weights"
+
+
 def usual_format(of: Target, kind: str) -> str | None:
     """Returns the form that a model quantized without data usually has; None: the target's own."""
-    usual = "integer" if kind == "dynamic" else "nbits"
+    usual = {"dynamic": "integer", "weights": "nbits"}.get(kind)
     return usual if usual in of.formats else None
 
 

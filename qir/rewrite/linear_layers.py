@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qir.ir import lazy_arrays
-from qir.ir.dtype import I32
+from qir.ir.dtype import I32, I64
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -114,7 +114,7 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
     constant, quant = source.constant, source.type.quant
     if constant is None or (quant is None) is (source is not value):
         return None
-    if quant is not None and quant.storage != I32:
+    if quant is not None and quant.storage not in (I32, I64):
         return None
     assert weight.constant is not None
     wide = weight.constant.contents.shape[0 if _is_turned(node) else 1]

@@ -18,7 +18,7 @@ from qir.errors import DataError, InputError, UsageError
 from qir.inspect.metrics import metric
 from qir.inspect.quantization_check import QuantizationCheck
 from qir.inspect.quantization_noise import SAMPLES, QuantizationNoise, quantization_noise
-from qir.inspect.targets import usual_format
+from qir.inspect.targets import kind_without_data, usual_format
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.mixed_precision import Goal, SearchResult, search_recipe
@@ -167,7 +167,8 @@ def quantize_model(
         _require_work(work.name, plan)
         if work.output.suffix.lower() != SUFFIX:
             backend = named_target(work.recipe.target)
-            format = format or usual_format(backend, "dynamic" if dynamic else "weights")
+            kind = kind_without_data(dynamic=dynamic, weights=weights)
+            format = format or usual_format(backend, kind)
         quantized = pipeline.quantize(
             graph,
             dynamic=dynamic,

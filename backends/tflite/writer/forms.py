@@ -33,6 +33,8 @@ from qir.rewrite.linear_layers import as_linear
 
 from . import transposed
 from .kernels import DYNAMIC, integer_problem, is_fused_clip, on_integers, written_profile
+from .rows import rows_as_images
+from .sixteen import compute_in_16_bits
 
 PROFILE = "tflite-2.21.xnnpack"
 """The numerics profile of written files."""
@@ -98,11 +100,13 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     kernels = (node for node in out if node.op not in CONVERSION_OPS | STRUCTURAL_OPS)
     own = {node.results[0].name for node in kernels if on_integers(node)}
     out = run_passes(out, [FoldConstants(), FoldShapes(), _RECOVERED, RaiseLinear()], ledger)
+    rows_as_images(out)
     _means_for_pools(out)
     _pad_before_averages(out)
     transposed.cut_by_slices(out)
     if quantized:
         _leave_data_to_kernels(out, ledger)
+        compute_in_16_bits(out, ledger, STEP)
         _QuantizedMoves().run(out, ledger)
         transposed.store_biases(out)
     _group(out, ledger)

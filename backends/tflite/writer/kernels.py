@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from qir.errors import Refused
+from qir.ir.dtype import I16
 from qir.ir.node import Node
 from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ir.types import QuantType
@@ -19,7 +20,7 @@ VALID_PROFILE = "tflite-2.21.xnnpack.valid"
 OPEN_PROFILE = "tflite-2.21.xnnpack.open"
 """Transposed convolutions whose sizes are computed, which XNNPACK leaves to another kernel."""
 _WIDE = (1 / 32768, 0)
-_FIXED: Mapping[str, Mapping[str, tuple[float, int]]] = {
+FIXED_RESULTS: Mapping[str, Mapping[str, tuple[float, int]]] = {
     "softmax": {"i8": (1 / 256, -128), "u8": (1 / 256, 0), "i16": _WIDE},
     "log_softmax": {"i8": (16 / 256, 127), "u8": (16 / 256, 255)},
     "sigmoid": {"i8": (1 / 256, -128), "u8": (1 / 256, 0), "i16": _WIDE},
@@ -27,7 +28,7 @@ _FIXED: Mapping[str, Mapping[str, tuple[float, int]]] = {
     "lp_normalize": {"i8": (1 / 128, 0), "u8": (1 / 128, 128)},
 }
 """The scale and zero point that kernels want of their results."""
-_KEEPING = frozenset(
+KEEPING = frozenset(
     "avg_pool2d max_pool2d pad resize resize_nearest concat reshape flatten squeeze unsqueeze "
     "transpose slice split gather gather_nd expand tile flip depth_to_space space_to_depth max min "
     "reduce_max reduce_min where".split()
@@ -38,6 +39,12 @@ _COMPUTING = frozenset(
     "gelu abs exp log sqrt rsqrt squared_difference conv_transpose2d div reduce_prod".split()
 )
 """Ops whose kernels give a result with a scale and zero point of its own."""
+_NARROW = frozenset(
+    "prelu elu hard_swish gelu log_softmax lp_normalize squared_difference tile "
+    "depth_to_space space_to_depth".split()
+)
+ON_16_BITS = (KEEPING | _COMPUTING | frozenset(FIXED_RESULTS)) - _NARROW
+"""Ops that have kernels on 16-bit data, with zero point 0."""
 DYNAMIC = frozenset({"conv2d", "linear", "matmul"})
 """Layers that have operators of float data by integer weights."""
 _TO_OTHERS = frozenset(
@@ -79,11 +86,13 @@ def integer_problem(node: Node, *, own: bool) -> str:
 
 
 def _problem(c: OpCall, result: QuantType, *, own: bool) -> str:
-    if c.op in _FIXED:
-        scale, zero = _FIXED[c.op].get(str(result.storage), (0.0, 0))
+    if not own and (why := _wide_problem(c, result)):
+        return why
+    if c.op in FIXED_RESULTS:
+        scale, zero = FIXED_RESULTS[c.op].get(str(result.storage), (0.0, 0))
         if not _is(result, scale, zero):
             return f"its kernel wants a result of scale {scale:g} and zero point {zero}"
-    elif c.op in _KEEPING:
+    elif c.op in KEEPING:
         kinds = [
             value.type.quant
             for slot, value in c.operands.items()
@@ -99,6 +108,19 @@ def _problem(c: OpCall, result: QuantType, *, own: bool) -> str:
         return _matmul_problem(c, own=own)
     check = _CHECKS.get(c.op)
     return check(c, result) if check else ""
+
+
+def _wide_problem(c: OpCall, result: QuantType) -> str:
+    """Returns why kernels do not take 16-bit data so; empty where there are none, or they do."""
+    kinds = [result, *(v.type.quant for v in c.operands.values() if v.type.quant is not None)]
+    wide = [kind for kind in kinds if kind.storage == I16]
+    if not wide:
+        return ""
+    if c.op not in ON_16_BITS:
+        return "TensorFlow Lite has no kernel of it on 16 bits"
+    if any(np.any(np.asarray(kind.zeros())) for kind in wide):
+        return "kernels on 16 bits want a zero point of 0"
+    return ""
 
 
 def _is(quant: QuantType, scale: float, zero: int) -> bool:
@@ -120,6 +142,8 @@ def _scale_problem(c: OpCall, result: QuantType) -> str:
     if c.op not in ("add", "sub", "mul", "matmul", "conv2d", "linear", "conv_transpose2d"):
         return ""
     kinds = [c.kind(slot) for slot in slots]
+    if result.storage == I16:  # XNNPACK leaves these to other kernels
+        return ""
     scales = [
         np.asarray(kind.quant.scales(), np.float64).reshape(-1) if kind.quant else np.ones(1)
         for kind in kinds

@@ -50,44 +50,6 @@ def _conv2d(c: OpCall) -> int | Sequence[int]:
     return finish_image(c, op, inputs, (f"{title}Options", options))
 
 
-def _conv1d(c: OpCall) -> int:
-    """Writes a convolution of rows [batch, channels, width] as one of images of height 1."""
-    if c.result.quant is not None:
-        raise c.refused("convolutions of rows are written as floats; reshape them to images")
-    data, groups = c.constant("w", "constant filter")[:, :, None], c.integer("groups")
-    depthwise = is_depthwise(groups, data.shape)
-    filters = c.w.plain(np.ascontiguousarray(data.transpose(_axes_of(depthwise))), "filters")
-    x, (before, after) = c.kind(), c.integers("pad")
-    (stride,), (dilation,) = c.integers("stride"), c.integers("dilation")
-    rows = c.w.transposed(c.node, c.tensor(), _moved(x), (0, 2, 1))
-    image = x.with_shape((x.shape[0], 1, x.shape[2], x.shape[1]))
-    at = c.add("EXPAND_DIMS", (rows, c.w.ints(1)), image)
-    if before or after:
-        at, image = padded_image(c, at, image, (0, before, 0, after))
-    options: dict[str, Field] = {
-        "padding": VALID,
-        "stride_h": stride if depthwise else 1,
-        "stride_w": stride,
-        "dilation_w_factor": dilation,
-        "dilation_h_factor": 1,
-        "fused_activation_function": c.activation,
-    }
-    if depthwise:
-        options["depth_multiplier"] = data.shape[0] // groups
-    made = c.result
-    kind = made.with_shape((made.shape[0], 1, made.shape[2], made.shape[1]))
-    op, title = ("DEPTHWISE_CONV_2D", "DepthwiseConv2D") if depthwise else ("CONV_2D", "Conv2D")
-    inputs = (at, filters, _bias(c, data.shape[0]))
-    at = c.add(op, inputs, kind, (f"{title}Options", options))
-    at = c.add("SQUEEZE", (at,), _moved(made), ("SqueezeOptions", {"squeeze_dims": [1]}))
-    return c.w.transposed(c.node, at, made, (0, 2, 1), c.node.result.name)
-
-
-def _moved(rows: TensorType) -> TensorType:
-    batch, channels, width = rows.shape
-    return rows.with_shape((batch, width, channels))
-
-
 def _axes_of(depthwise: bool) -> tuple[int, ...]:
     """Returns the axes of filters in the file, by those of the op.
 
@@ -244,7 +206,6 @@ def _sizes_after_batch(c: OpCall, image: int, rest: Sequence[int]) -> int:
 
 
 OPS: Mapping[str, OpWriter] = {
-    "conv1d": _conv1d,
     "conv2d": _conv2d,
     "conv_transpose2d": _conv_transpose2d,
     "gemm": _gemm,

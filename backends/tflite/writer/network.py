@@ -23,6 +23,8 @@ from .versions import version_of
 Options: TypeAlias = "tuple[str, Mapping[str, Field]] | None"
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """The axes of images with channels last, by those with channels first, and back."""
+_HALVED_AXES, _HALVED_ELEMENTS = 2, 64
+"""Constants with fewer axes or elements gain nothing by float16."""
 STORAGES = ("i8", "u8", "i16")
 """The element types that TensorFlow Lite's kernels take as quantized data."""
 
@@ -35,6 +37,8 @@ class Network:
         self.tensors: dict[Value, int] = {}
         self.images: dict[Value, int] = {}
         """Tensors with channels last, of values that have them first."""
+        self._widened: dict[int, int] = {}
+        """Tensors of float32, by those of float16 that they are made of."""
 
     # -- tensors --------------------------------------------------------------------------------
 
@@ -66,13 +70,28 @@ class Network:
         self, node: Node, data: NDArray[np.generic], kind: TensorType, name: str = "constant"
     ) -> int:
         """Adds a constant of a type."""
+        if kind.quant is None and _is_of_halves(data):
+            return self._halves(data, name)
         number, quantization = self.element(node, kind)
         return self.model.tensor(name, data.shape, number, quantization, data)
 
     def plain(self, data: NDArray[np.generic], name: str = "constant") -> int:
         """Adds a constant of plain numbers: float32, int32, int64 or bool."""
+        if _is_of_halves(data):
+            return self._halves(data, name)
         word = {"float32": "f32", "int32": "i32", "int64": "i64", "bool": "bool"}
         return self.model.tensor(name, data.shape, ELEMENT_TYPES[word[data.dtype.name]], None, data)
+
+    def _halves(self, data: NDArray[np.generic], name: str) -> int:
+        """Adds float32 numbers as float16 ones, and what dequantizes them."""
+        number, halves = ELEMENT_TYPES["f16"], data.astype(np.float16)
+        stored = self.model.tensor(f"{name}/f16", data.shape, number, None, halves)
+        if stored not in self._widened:
+            made = self.model.tensor(name, data.shape, ELEMENT_TYPES["f32"])
+            version = version_of("DEQUANTIZE", (number,), None, 1)
+            self.model.operator("DEQUANTIZE", version, (stored,), (made,), None)
+            self._widened[stored] = made
+        return self._widened[stored]
 
     def sums(self, data: NDArray[np.generic], unit: NDArray[np.float32], name: str) -> int:
         """Adds a constant of sums, whose unit is a product of scales."""
@@ -274,6 +293,17 @@ def clip_bounds(attrs: Mapping[str, Attr]) -> tuple[float | None, float | None]:
 def as_image(kind: TensorType) -> TensorType:
     """Returns the type of an image with channels last, of one with channels first."""
     return kind.with_shape(tuple(kind.shape[axis] for axis in TO_LAST))
+
+
+def _is_of_halves(data: NDArray[np.generic]) -> bool:
+    """Returns whether a constant is worth storing in float16, and loses nothing there.
+
+    So are weights that were rounded to float16, or came from a file that has them so.
+    """
+    if data.dtype != np.float32 or data.ndim < _HALVED_AXES or data.size < _HALVED_ELEMENTS:
+        return False
+    with np.errstate(over="ignore"):
+        return np.array_equal(data, data.astype(np.float16))
 
 
 def sizes_of(kind: TensorType) -> tuple[int, ...]:

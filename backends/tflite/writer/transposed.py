@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qir.ir.dims import known_shape
+from qir.ir.dtype import I16
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array
@@ -78,7 +79,7 @@ def cut_by_slices(graph: Graph) -> None:
 
 
 def store_biases(graph: Graph) -> None:
-    """Stores float biases of layers on integers as i32, in the unit of their sums."""
+    """Stores float biases of layers on integers in the unit of their sums, as wide as these."""
     for node in list(graph):
         bias = node.operands.get("bias")
         if node.op != OP or node.result.type.quant is None or bias is None or node.stages:
@@ -88,7 +89,9 @@ def store_biases(graph: Graph) -> None:
             continue
         unit = np.float32(x.scales()) * np.asarray(w.scales(), np.float32)
         sums = ROUNDINGS["away"](np.asarray(bias.constant.data, np.float64) / unit.reshape(-1))
-        data = np.clip(sums, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+        kind = np.iinfo(np.int64 if x.storage == I16 else np.int32)
+        # The largest int64 is no float64: biases in range are far below it.
+        data = np.clip(sums, kind.min, min(kind.max, 2.0**62)).astype(kind.dtype)
         stored = Array.of(data, graph.fresh(f"{bias.name}.sums"))
         made = graph.constant(stored, name=stored.name, before=node)
         graph.set_origins(made.node, bias.node.origins)

@@ -172,7 +172,7 @@ def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
     moved."""
     if layer_data(node) is None or node.attrs.get("beta", 1.0) != 1.0:
         return None
-    _, weight, bias = slots(node)
+    data, weight, bias = slots(node)
     if weight not in node.schemes:
         return None
     constant = node.operands.get(bias)
@@ -183,7 +183,7 @@ def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
         return None
     # A layer without a bias gets one, of the granularity of its weights where the target has it.
     entry = capability.ops.get(node.op)
-    allowed = entry.allowed(bias, True) if entry else ()
+    allowed = entry.biases(bias, node.schemes.get(data)) if entry else ()
     granularity = node.schemes[weight].granularity
     return next(
         (s for s in allowed if s.granularity == granularity), allowed[0] if allowed else None

@@ -44,7 +44,7 @@ from qir.calibration import Key, Log, Readers, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
 from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
-from qir.ir.dtype import F32, U8
+from qir.ir.dtype import F32, I64, U8
 from qir.ir.graph import Graph
 from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.lazy_arrays import ArrayData
@@ -71,7 +71,6 @@ from qir.rewrite.runner.options import option
 
 Range: TypeAlias = "tuple[float, float]"
 """Least and greatest."""
-_INT32_MAX = 2**31 - 1
 
 
 def read_statistics(path: str | list[str]) -> Statistics:
@@ -419,16 +418,21 @@ class _Materializing:
     def _scales_that_fit_bias(
         self, node: Node, bias: Value, data_scale: np.float32, scales: NDArray[np.floating]
     ) -> NDArray[np.floating]:
-        """Raises weight scales where the bias would not fit 32 bits, as the runtime's tool does."""
+        """Raises weight scales where the bias would not fit, as the runtime's tool does."""
         assert bias.constant is not None
-        needed = np.abs(bias.constant.data.astype(np.float64)) / (float(data_scale) * _INT32_MAX)
-        # |bias| / (data scale * weight scale) <= 2^31 - 1, solved for the weight scale. The factor
-        # 1 + 2^-20 keeps this true after the scale is rounded to float32.
+        storage = node.schemes[spec(node.op).traits.bias or ""].storage
+        most = float(storage.bounds[1])
+        needed = np.abs(bias.constant.data.astype(np.float64)) / (float(data_scale) * most)
+        # |bias| / (data scale * weight scale) <= 2^31 - 1, or 2^63 - 1, solved for the weight
+        # scale. The factor 1 + 2^-20 keeps this true after the scale is rounded to float32.
         least_scales = (needed if np.ndim(scales) else needed.max(initial=0)) * (1 + 2**-20)
         if np.all(scales >= least_scales):
             return scales
         self.ledger.add(
-            Change.QUANTIZED, self.step, node.name, "weight scale raised so that the bias fits i32"
+            Change.QUANTIZED,
+            self.step,
+            node.name,
+            f"weight scale raised so that the bias fits {storage}",
         )
         return np.asarray(np.maximum(scales, least_scales.astype(np.float32)))
 
@@ -446,6 +450,9 @@ class _Materializing:
             for slot, v in node.operands.items()
         }
         rule = self.profile.resolve(query_for_op(node.op, node.attrs, types, None))
+        if quant_type.storage == I64 and rule.acc.type != "i64":
+            # The op becomes another before it is computed, whose sums have 64 bits.
+            rule = replace(rule, acc=replace(rule.acc, type="i64"))
         quantized = quantize_bias(
             bias.constant.data, affine("i8", np.asarray(data_scale)), affine_of(weight_quant), rule
         )

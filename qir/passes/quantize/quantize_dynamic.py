@@ -95,7 +95,7 @@ def require_matching_rules(graph: Graph, user_rules: tuple[UserRule, ...]) -> No
             raise SchemeError(f"rule {rule} hits no op of this model")
 
 
-def _is_float_by_rule(node: Node, user_rules: tuple[UserRule, ...]) -> bool:
+def is_float_by_rule(node: Node, user_rules: tuple[UserRule, ...]) -> bool:
     matching = [rule for rule in user_rules if rule.slot == RESULT and rule.matches(node)]
     # Later rules win, as in `assign-schemes`.
     return bool(matching) and matching[-1].scheme is None
@@ -109,7 +109,7 @@ def float_reason(
         return ALREADY_QUANTIZED
     if node.op not in ops:
         return NOT_A_MATRIX_PRODUCT if ops == MATRIX_PRODUCTS else NOT_A_PRODUCT
-    if _is_float_by_rule(node, user_rules):
+    if is_float_by_rule(node, user_rules):
         return "a rule keeps it float"
     traits = spec(node.op).traits
     weight = node.operands[traits.weight or ""]

@@ -1,0 +1,140 @@
+"""Networks of 16-bit data and 8-bit weights, whole or in part, integer by integer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qir
+from qir.analysis.wide_activations import wide_rules
+from qir.backends.tflite.writer.forms import converted
+from qir.errors import SchemeError
+from qir.frontends.tflite.model_file import TfliteFile
+from qir.ir.dtype import I8, I16
+from qir.mixed_precision import search_recipe
+from qir.quantizing import prepare
+from qir.recipe import Recipe
+from tests.backends.tensorflow.networks import Net, branches, inverted, padded, residual
+from tests.differential.tensorflow.kernels import HAS_VNNI
+
+from .test_int8 import CASES
+from .written import TARGET, compared, kernels
+
+pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
+WIDE = "tflite-16x8"
+NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches, "padded": padded}
+FLOAT = {"clip", "hard_swish", "gelu", "silu", "prelu", "tile", "depth_to_space"}
+"""Ops of `CASES` that TensorFlow Lite has no kernel of on 16 bits, or none that is used."""
+F = np.float32
+
+
+def quantized(net: Net, *rules: str, target: str = TARGET) -> qir.Graph:
+    statistics = qir.calibrate(net.graph, [net.feeds(4)])
+    return qir.quantize(net.graph, statistics, target=target, rules=rules)
+
+
+def decibels(exact: np.ndarray, found: np.ndarray) -> float:
+    noise = np.square(np.subtract(exact, found, dtype=np.float64)).sum()
+    return float(10 * np.log10(np.square(exact, dtype=np.float64).sum() / noise))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_tensor_of_16_bits_is_the_interpreters(name: str) -> None:
+    net = NETWORKS[name](7)
+    made = quantized(net, target=WIDE)
+    feeds = net.feeds(8)
+    feeds["x"] *= F(1.5)  # beyond what was seen: values saturate
+    assert compared(made, feeds).integers > 10_000
+    whole = converted(made, qir.Ledger())
+    computed = [v.type.quant for n in whole for v in n.results if n.op != "constant"]
+    assert {quant.storage for quant in computed if quant is not None} == {I16}
+    assert all(not np.any(quant.zeros()) for quant in computed if quant is not None)
+    assert [n.op for n in whole].count("dequantize") == 1
+    feeds = net.feeds(8)
+    exact, wide, narrow = (
+        next(iter(qir.run(graph, feeds).values())) for graph in (net.graph, whole, quantized(net))
+    )
+    assert decibels(exact, wide) > decibels(exact, narrow)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_op_on_16_bits_is_the_interpreters_kernel(name: str) -> None:
+    build, wanted = CASES[name]
+    net = Net(8, 12, 3)
+    net.ends(build(net, net.x))
+    made = quantized(net, target=WIDE)
+    whole = converted(made, qir.Ledger())
+    assert kernels(whole) == wanted
+    moves = ("input", "constant", "output", "quantize", "dequantize", "transpose")
+    floats = [n.op for n in whole if n.op not in moves and n.results[0].type.quant is None]
+    assert set(floats) <= FLOAT
+    compared(made, net.feeds(3))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
+def test_layers_of_16_bits_next_to_8_are_the_interpreters(seed: int) -> None:
+    """Layers drawn by a seed; QUANTIZE and DEQUANTIZE stand where 8 and 16 bits meet."""
+    rng = np.random.default_rng(seed)
+    net = list(NETWORKS.values())[seed % 4](7)
+    statistics = qir.calibrate(net.graph, [net.feeds(4)])
+    prepared = prepare(net.graph, statistics, Recipe(TARGET), qir.Ledger())
+    rules: list[str] = []
+    for node in prepared.graph:
+        if node.op in ("conv2d", "add", "gemm") and rng.random() < 0.3:
+            more = wide_rules(node, prepared.capability, node.name)
+            try:
+                prepared.plan((*rules, *more))
+            except SchemeError:
+                continue
+            rules += more
+    made = qir.quantize(net.graph, statistics, target=TARGET, rules=rules)
+    whole, ledger = converted(made, qir.Ledger()), qir.Ledger()
+    converted(made, ledger)
+    kinds = {v.type.quant.storage for n in whole for v in n.results if v.type.quant is not None}
+    assert (I16 in kinds) == bool(rules)
+    feeds = net.feeds(8)
+    feeds["x"] *= F(1.5)
+    compared(made, feeds)
+    for node in whole:  # kernels have one type of data and results
+        if node.op in ("conv2d", "linear", "add", "fused") and node.result.type.quant is not None:
+            data = node.operands["x" if "x" in node.operands else "a"].type.quant
+            assert data is not None
+            assert data.storage == node.result.type.quant.storage
+
+
+def test_biases_have_64_bits_and_linear_layers_have_one(tmp_path: Path) -> None:
+    net = Net(8, 12, 3)
+    x = net.op("flatten", net.conv(net.x, 6, bias=False))
+    w = net.graph.constant(net.rng.normal(0, 0.1, (864, 9)).astype(F))
+    net.ends(net.op("matmul", x, w))
+    statistics = qir.calibrate(net.graph, [net.feeds(4)])
+    made = qir.quantize(net.graph, statistics, target=WIDE, corrections="none")
+    compared(made, net.feeds(3))
+    path = tmp_path / "wide.tflite"
+    qir.save(made, path, target=WIDE)
+    (subgraph,) = TfliteFile(path).subgraphs
+    layers = [each for each in subgraph.operators if each.op in ("CONV_2D", "FULLY_CONNECTED")]
+    assert len(layers) == 2
+    biases = [subgraph.tensors[layer.inputs[2]] for layer in layers]
+    assert [bias.element for bias in biases] == ["i64"] * 2
+    back, feeds = qir.load(path), net.feeds(2)
+    (wanted,) = qir.run(converted(made, qir.Ledger()), feeds).values()
+    assert np.array_equal(next(iter(qir.run(back, feeds).values())), wanted)
+
+
+def test_a_goal_is_reached_by_16_bits_without_floats() -> None:
+    net = residual(7)
+    statistics = qir.calibrate(net.graph, [net.feeds(4)])
+    data = net.feeds(16)
+    narrow = search_recipe(net.graph, statistics, data, sqnr=0.0, recipe=Recipe(TARGET))
+    assert not narrow.wide
+    goal = narrow.value + 0.5
+    found = search_recipe(net.graph, statistics, data, sqnr=goal, recipe=Recipe(TARGET))
+    assert found.reached
+    assert found.wide
+    assert not found.kept
+    made = qir.quantize(net.graph, statistics, target=TARGET, rules=found.recipe.rules)
+    compared(made, net.feeds(3))
+    kinds = {v.type.quant.storage for v in made.values.values() if v.type.quant is not None}
+    assert {I8, I16} <= kinds
