@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qir import evaluating, pipeline
 from qir.analysis.decisions import ALREADY_QUANTIZED, Plan, with_float_reasons
+from qir.analysis.integer_boundary import BoundaryTypes, BoundaryValue, boundary_values
 from qir.analysis.masks import MASKED
 from qir.analysis.quantized_regions import quantized_values
 from qir.arguments import checked, require_counts
@@ -26,7 +27,12 @@ from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.quantize_dynamic import NOT_A_MATRIX_PRODUCT, NOT_A_PRODUCT
 from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.qir_files import SUFFIX
-from qir.quantizing import ON_SAMPLES, known_corrections
+from qir.quantizing import (
+    ON_SAMPLES,
+    known_corrections,
+    require_integer_io,
+    with_integer_io,
+)
 from qir.recipe import Recipe
 from qir.requantizing import reopen
 from qir.rewrite.runner.journal import Journal
@@ -76,6 +82,8 @@ class QuantizedModel:
     noise: QuantizationNoise | None
     """The noise of the outputs on the first samples."""
     check: QuantizationCheck | None
+    boundary: tuple[BoundaryValue, ...] = ()
+    """The inputs and outputs that were asked to be integers, and what became of them."""
 
 
 @checked
@@ -91,6 +99,7 @@ def quantize_model(
     goal: Goal | None = None,
     check: SampleData | str | Path | None = None,
     metrics: Sequence[str] = (),
+    io: str = "float",
     format: str | None = None,
     opset: int | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -109,7 +118,7 @@ def quantize_model(
     recipe that reaches it is written as well. With `check` both models are run on those samples.
     An interrupted run leaves statistics and trials next to the output; the same call continues from
     them. `sizes` count the work of ops of open size; by default those of the data. `name` is what
-    errors call the model.
+    errors call the model. `io` asks for integers as inputs and outputs, as `qir.quantize` does.
 
     Raises UsageError where nothing of the model can become integer, or the recipe does not go with
     the rest; DataError for data and labels that do not fit.
@@ -131,6 +140,11 @@ def quantize_model(
         weights=weights,
     )
     without_samples = dynamic or weights is not None
+    asked = BoundaryTypes.parse(io)
+    if not asked.floats and without_samples:
+        raise UsageError("`io` excludes `dynamic` and `weights`, whose inputs stay float")
+    if not recipe.profile:
+        require_integer_io(asked, named_target(recipe.target))
     if goal is not None and (without_samples or data is None or data.feeds):
         raise UsageError(GOAL_NEEDS_SAMPLES)
     if recipe.profile:
@@ -192,8 +206,10 @@ def quantize_model(
         # and in what is measured.
         quantized, why = named_target(target).carried(quantized, work.ledger, format=format)
         plan = with_float_reasons(plan, why)
+    # What is measured takes and gives floats: the integers inside are the same.
+    written = with_integer_io(quantized, asked, work.ledger, journal=journal)
     pipeline.save(
-        quantized,
+        written,
         work.output,
         target=target,
         format=format,
@@ -217,7 +233,8 @@ def quantize_model(
         measured = work.check(quantized, statistics, check, metrics)
     # Last of all, when nothing that can fail is left to do.
     work.clear()
-    return QuantizedModel(quantized, work.graph, plan, work.found, noise, measured)
+    ends = tuple(boundary_values(quantized, asked))
+    return QuantizedModel(written, work.graph, plan, work.found, noise, measured, ends)
 
 
 @dataclass

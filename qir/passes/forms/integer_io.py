@@ -64,7 +64,7 @@ class IntegerIo(Pass):
         ]
         for end in changed:
             assert end.quant is not None
-            ledger.add(Change.EXACT, self.name, end.name, f"integers now: {meaning(end.quant)}")
+            ledger.add(Change.EXACT, self.name, end.name, f"holds {_meaning(end.quant)} now")
         for end in values if changed else ():
             if end.quant is None:
                 ledger.add(Change.EXACT, self.name, end.name, f"stays float: {end.reason}")
@@ -79,11 +79,10 @@ class IntegerIo(Pass):
         return may(self.name, "output", value.node) and _retype_output(graph, value, end)
 
 
-def meaning(quant: QuantType) -> str:
-    """Returns in words what the integers of a type mean: `u8, (q - 3) * 0.5`."""
-    scale, zero = float(quant.scales()), int(quant.zeros())
-    number = "q" if not zero else f"(q {'-' if zero > 0 else '+'} {abs(zero)})"
-    return f"{quant.storage}, {number} * {scale:.8g}"
+def _meaning(quant: QuantType) -> str:
+    """Returns storage, scale and zero point of a type: `u8 0.5:3`."""
+    zero = int(quant.zeros())
+    return f"{quant.storage} {float(quant.scales()):.8g}{f':{zero}' if zero else ''}"
 
 
 def _retype_input(graph: Graph, value: Value, end: BoundaryValue) -> bool:
