@@ -1,4 +1,4 @@
-"""`qir quantize --io`: inputs and outputs of integers, and what is said of those that stay float."""
+"""`qir quantize --io`: inputs and outputs of integers, and why others stay float."""
 
 from __future__ import annotations
 
