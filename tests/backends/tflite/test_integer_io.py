@@ -96,6 +96,32 @@ def test_no_operator_converts_but_for_another_storage(io: str, tmp_path: Path) -
     assert [op for op in found if op not in ("QUANTIZE", "DEQUANTIZE")] == inner
 
 
+def test_transposes_of_unsigned_images_are_of_signed_ones(tmp_path: Path) -> None:
+    net = Net(3, 8, 1)
+    net.graph.set_operand(net.graph.output, "y", net.conv(net.x, 5))
+    found = operators(saved(net, tmp_path / "integers.tflite", "u8"))
+    assert found == ["QUANTIZE", "TRANSPOSE", "CONV_2D", "TRANSPOSE", "QUANTIZE"]
+
+
+def test_unsigned_ends_of_another_runtimes_model_stay_unsigned(tmp_path: Path) -> None:
+    net = residual(3)
+    feeds = {"x": np.random.default_rng(4).normal(0, 1, (4, *sizes(net))).astype(np.float32)}
+    statistics = qir.calibrate(net.graph, [feeds])
+    for io in ("float", "integer"):
+        made = qir.quantize(net.graph, statistics, io=io)  # for onnxruntime, of u8
+        qir.save(made, tmp_path / f"{io}.tflite", target=TARGET)
+    made = interpreter(tmp_path / "integer.tflite")
+    (x,), (y,) = made.get_input_details(), made.get_output_details()
+    assert x["dtype"] == y["dtype"] == np.uint8
+    given = np.random.default_rng(5).integers(0, 256, (8, *sizes(net))).astype(np.uint8)
+    (found,) = run(tmp_path / "integer.tflite", given)
+    (wanted,) = run(tmp_path / "float.tflite", floats_of(x, given))
+    assert np.array_equal(floats_of(y, found), wanted)
+    found_ops, float_ops = (operators(tmp_path / f"{io}.tflite") for io in ("integer", "float"))
+    as_conversions = ["QUANTIZE" if op == "DEQUANTIZE" else op for op in float_ops]
+    assert sorted(found_ops) == sorted(as_conversions)
+
+
 def test_a_file_with_floats_is_read_and_written_with_integers(tmp_path: Path) -> None:
     net = residual(3)
     plain = saved(net, tmp_path / "floats.tflite", "float")
