@@ -189,7 +189,8 @@ def quantize(
     goal_request.require(data, alone=without_samples, feeds=feeds, checked=wanted, force=force)
     recipe_options = target, profile or "", granularity, range_rule, scales, corrections, float_type
     recipe = accuracy_goals.read_recipe(
-        Recipe(*recipe_options, shared.all_rules(rules, floats)), recipe_file
+        Recipe(*recipe_options, shared.all_rules(rules, floats), "" if io == "float" else io),
+        recipe_file,
     )
     target, profile = recipe.target, recipe.profile or None
     require_one_source(
@@ -234,7 +235,6 @@ def quantize(
             goal=goal_request.wanted,
             check=checked_on,
             metrics=metrics,
-            io=io,
             format=form,
             opset=opset,
             name=str(model),

@@ -99,7 +99,6 @@ def quantize_model(
     goal: Goal | None = None,
     check: SampleData | str | Path | None = None,
     metrics: Sequence[str] = (),
-    io: str = "float",
     format: str | None = None,
     opset: int | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -118,7 +117,7 @@ def quantize_model(
     recipe that reaches it is written as well. With `check` both models are run on those samples.
     An interrupted run leaves statistics and trials next to the output; the same call continues from
     them. `sizes` count the work of ops of open size; by default those of the data. `name` is what
-    errors call the model. `io` asks for integers as inputs and outputs, as `qir.quantize` does.
+    errors call the model.
 
     Raises UsageError where nothing of the model can become integer, or the recipe does not go with
     the rest; DataError for data and labels that do not fit.
@@ -140,9 +139,7 @@ def quantize_model(
         weights=weights,
     )
     without_samples = dynamic or weights is not None
-    asked = BoundaryTypes.parse(io)
-    if not asked.floats and without_samples:
-        raise UsageError("`io` excludes `dynamic` and `weights`, whose inputs stay float")
+    asked = BoundaryTypes.parse(recipe.io or "float")
     if not recipe.profile:
         require_integer_io(asked, named_target(recipe.target))
     if goal is not None and (without_samples or data is None or data.feeds):
@@ -461,12 +458,15 @@ def require_recipe(
     """Raises UsageError for a recipe that is none, or lacks the samples that it needs."""
     parse_rule(recipe.range_rule)
     known_scales(recipe.scales)
+    asked = BoundaryTypes.parse(recipe.io or "float")
     on_samples = _corrections_on_samples(recipe)
     if dynamic or weights is not None:
         if recipe.scales != "profile":
             raise UsageError("`scales` needs samples: `dynamic` and `weights` follow the profile")
         if recipe.float_type:
             raise UsageError("`float16` needs samples, and excludes `dynamic` and `weights`")
+        if not asked.floats:
+            raise UsageError("`io` excludes `dynamic` and `weights`, whose inputs stay float")
         if recipe.corrections != "default":
             raise UsageError("`corrections` needs samples, which show the error of rounding")
     elif on_samples and not data:

@@ -108,6 +108,19 @@ def test_what_cannot_be_is_refused_in_a_line(
     assert not (folder / "refused.qir").exists()
 
 
+def test_a_recipe_holds_what_was_asked_of_the_ends(folder: Path) -> None:
+    searched = qir(*quantize(folder, "--io", "u8:i8", "--sqnr", "5", output="goal.onnx"))
+    assert searched.status == 0, searched
+    recipe = folder / "goal.recipe.toml"
+    assert 'io = "u8:i8"' in recipe.read_text()
+    again = qir(*quantize(folder, "--recipe", str(recipe), output="again.onnx"))
+    assert again.status == 0, again
+    assert (folder / "again.onnx").read_bytes() == (folder / "goal.onnx").read_bytes()
+    recipe.write_text(recipe.read_text().replace("u8:i8", "u9"))
+    assert_one_line(qir(*quantize(folder, "--recipe", str(recipe))), 2)
+    assert_one_line(qir(*quantize(folder, "--recipe", str(recipe), "--io", "u8")), 2)
+
+
 def test_dynamic_models_have_float_inputs(folder: Path) -> None:
     output = ("-o", str(folder / "d.onnx"))
     done = qir("quantize", str(folder / "net.onnx"), "--dynamic", "--io", "integer", *output)
