@@ -19,6 +19,7 @@ from qir.analysis.decisions import (
     with_quantized_moves,
     with_target_verdicts,
 )
+from qir.analysis.integer_boundary import BoundaryTypes
 from qir.analysis.kernel_groups import find_kernel_groups
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import possible_mask_inputs
@@ -59,6 +60,8 @@ from qir.quantizing import (
     lowered,
     mask_values,
     prepare,
+    require_integer_io,
+    with_integer_io,
 )
 from qir.quantizing import fold as fold
 from qir.recipe import Recipe
@@ -365,6 +368,7 @@ def quantize(
     corrections: Iterable[str] | str = DEFAULT,
     samples: Mapping[str, NDArray[np.generic]] | None = None,
     float16: bool = False,
+    io: str = "float",
 ) -> Graph:
     """Quantizes a float graph for a target; returns a new graph in QDQ form.
 
@@ -380,14 +384,15 @@ def quantize(
     grouped by it (again), gives its runtime's bytes. `corrections` names the passes that reduce the
     rounding error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need
     `samples`, the inputs of one run. With `float16`, ops that stay float use float16
-    (`narrow-reals`).
+    (`narrow-reals`). With `io="integer"` inputs and outputs are integers where the model quantizes
+    them; `i8` and `u8` name their storage, and `u8:float` asks for inputs and outputs apart.
 
     In a model that is partly quantized, only its float ops are. Raises UsageError if it has none
     left, DataError where the statistics are of another model.
     """
     rules = tuple(rules)
     if dynamic or weights is not None:
-        static_choices = (range_rule, scales, profile, corrections, samples, float16)
+        static_choices = (range_rule, scales, profile, corrections, samples, float16, io)
         if statistics is not None or static_choices != (
             "minmax",
             "profile",
@@ -395,6 +400,7 @@ def quantize(
             DEFAULT,
             None,
             False,
+            "float",
         ):
             raise UsageError("dynamic and weights take no statistics, and no choices about them")
         if dynamic and weights is not None:
@@ -403,7 +409,9 @@ def quantize(
         if weights is not None:
             call = partial(quantize_weights, graph, weights)
         return call(target=target, rules=rules, ledger=ledger, journal=journal)
-    ledger = ledger if ledger is not None else Ledger()
+    ledger, ends = ledger if ledger is not None else Ledger(), BoundaryTypes.parse(io)
+    if not profile:
+        require_integer_io(ends, named_target(target))
     if statistics is None:
         if not quantized_values(graph) or samples or corrections not in (DEFAULT, "none"):
             modes = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
@@ -426,7 +434,8 @@ def quantize(
     float_type = "f16" if float16 else ""
     recipe = Recipe(target, profile, granularity, range_rule, scales, names, float_type, rules)
     prepared = prepare(graph, statistics, recipe, ledger, journal=journal, samples=samples)
-    return prepared.quantized(rules, ledger, journal=journal)
+    quantized = prepared.quantized(rules, ledger, journal=journal)
+    return with_integer_io(quantized, ends, ledger, journal=journal)
 
 
 def _require_float_work(graph: Graph, planned: Plan, profile: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from qir.analysis.decisions import Plan
 from qir.analysis.divisors import observed_divisors
+from qir.analysis.integer_boundary import BoundaryTypes, boundary_values
 from qir.analysis.kernel_groups import find_kernel_groups, is_float_group
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import observed_masks, refuted_masks
@@ -19,14 +21,15 @@ from qir.calibration import Statistics
 from qir.calibration.runner import GraphProgram
 from qir.calibration.scaling import Scaled, with_scaled
 from qir.capability import Capability
-from qir.errors import UsageError
+from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.ops.layers import LAYERS
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.integer_io import IntegerIo
 from qir.passes.forms.lower_batch_norm import CONVOLUTION, LowerBatchNorm
 from qir.passes.forms.lower_linear import MATRIX_RANK, LowerLinear
 from qir.passes.forms.narrow_reals import NarrowReals
@@ -47,8 +50,10 @@ from qir.passes.quantize.widen_outputs import WidenOutputs
 from qir.passes.recover import Recover
 from qir.profiles import Profile, carry_profile, profile_in, read_profile_for
 from qir.recipe import Recipe
+from qir.registry import names as registered
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
+from qir.target import Target
 from qir.target import target as named_target
 
 CORRECTIONS = (
@@ -330,6 +335,42 @@ def prepare(
         folded, statistics = equalized(folded, statistics, ledger, journal=journal)
     by = table if recipe.profile else backend.planned(folded)
     return Prepared(folded, statistics, recipe, by, groups, named, corrections, samples)
+
+
+def require_integer_io(asked: BoundaryTypes, backend: Target) -> None:
+    """Raises UsageError where inputs or outputs are to be integers, and a target has floats."""
+    if asked.floats or not backend.float_io:
+        return
+    others = ", ".join(_targets_with_integer_io())
+    remedy = f"leave `io` out, or quantize for another target: {others}"
+    raise UsageError(f"target {backend.name} takes and gives floats: {backend.float_io}; {remedy}")
+
+
+def _targets_with_integer_io() -> list[str]:
+    found = []
+    for name in registered("qir.targets"):
+        with suppress(PluginError):  # a broken plugin is reported when it is asked for
+            if not named_target(name).float_io:
+                found.append(name)
+    return found
+
+
+def with_integer_io(
+    graph: Graph, asked: BoundaryTypes, ledger: Ledger, *, journal: Journal | None = None
+) -> Graph:
+    """Returns a quantized graph with the inputs and outputs that are asked for, where it can.
+
+    The ledger says which stay float, and why.
+    """
+    if asked.floats:
+        return graph
+    values = boundary_values(graph, asked)
+    one = IntegerIo(asked.inputs, asked.outputs)
+    out = run_passes(graph, (one,), ledger, journal=journal)
+    if all(value.quant is None for value in values):  # nothing changed, so the pass said nothing
+        for value in values:
+            ledger.add(Change.EXACT, one.name, value.name, f"stays float: {value.reason}")
+    return out
 
 
 def lowered(

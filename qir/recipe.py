@@ -22,6 +22,7 @@ _KEYS = {
     "scales": "scales",
     "corrections": "corrections",
     "float": "float_type",
+    "io": "io",
     "rules": "rules",
 }
 """Key of the file -> field."""
@@ -46,6 +47,8 @@ class Recipe:
     """`f16` where ops that stay float compute in float16; empty: they keep their type."""
     rules: tuple[str, ...] = ()
     """The user's rules, such as `name=conv1: float`; the last that speaks of a slot wins."""
+    io: str = ""
+    """Types of inputs and outputs, such as `integer` or `u8:float`; empty: floats."""
 
     def to_toml(self, found: Mapping[str, str | float | int] | None = None) -> str:
         """Returns the text of the file; `found` goes into a table that says how it came about."""

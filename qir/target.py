@@ -46,6 +46,8 @@ class Target(ABC):
     """The forms that are folders, whose names take no suffix."""
     float_formats: ClassVar[tuple[str, ...]] = ()
     """The forms that hold no quantized values."""
+    float_io: ClassVar[str] = ""
+    """Why inputs and outputs of its models are floats; empty: they may be quantized."""
 
     def suffix_of(self, format: str | None) -> str:
         """Returns the suffix of files in a form, or in the default one; folders have none."""

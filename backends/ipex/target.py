@@ -23,6 +23,7 @@ class IpexTarget(Target):
     """A recipe of a module that torch.fx traces, as the extension then numbers it; of one that it
     does not trace, numbered module by module; a module of torch, which is no file."""
     suffix = ".json"
+    float_io = "the extension quantizes floats"
     table: ClassVar[str] = "onednn.toml"
     """The target file, next to this one."""
 

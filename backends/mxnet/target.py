@@ -18,6 +18,7 @@ class MxnetTarget(Target):
     formats = ("int8", "float")
     """The fused quantized layers of oneDNN; MXNet's plain operators."""
     suffix = ".json"
+    float_io = "an input of integers has no range there"
 
     def capability(self) -> Capability:
         """Returns what MXNet computes in integers."""

@@ -24,6 +24,7 @@ class TensorFlowTarget(Target):
     """A frozen graph with int8 kernels, or a SavedModel folder with a signature; and both with
     all ops in float between quantized values."""
     suffix = ".pb"
+    float_io = "graphs have no place for the scale of an input"
     folders = ("savedmodel", "float-savedmodel")
 
     def owns(self, path: Path) -> bool:

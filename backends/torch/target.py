@@ -29,6 +29,7 @@ class PyTorchTarget(Target):
     """The target file, next to this module."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
     float_formats = ("float",)
+    float_io = "modules quantize what they are given"
 
     def __init__(self) -> None:
         self.profile = profile_name(self.numerics)
@@ -223,3 +224,4 @@ class ExportedTarget(PyTorchTarget):
     numerics = "pt2e"
     decomposed = True
     table = "pt2e.toml"
+    float_io = ""

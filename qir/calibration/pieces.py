@@ -24,6 +24,8 @@ class InputSpec:
 
     shape: tuple[int | None, ...]
     dtype: np.dtype[np.generic]
+    quantized: str = ""
+    """How floats x become the quantized values that it takes; empty for plain inputs."""
 
     def __str__(self) -> str:
         shape = "x".join("?" if size is None else str(size) for size in self.shape)
@@ -115,6 +117,8 @@ def rows_of_dtype(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     if not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
         other = ", bytes of a type that NumPy has not: save them as float32"
         problem = other if is_raw_bytes(rows.dtype) else ""
+        if spec.quantized and rows.dtype.kind == "f":
+            problem = f"; quantize x: {spec.quantized}"
         raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{problem}")
     return rows
 

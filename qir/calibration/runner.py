@@ -19,6 +19,7 @@ from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.printer import print_graph
+from qir.numerics.formulas import quantize_formula
 from qir.reference.interpreter import run
 from qir.rewrite.channel_groups import channel_groups, stored_values
 
@@ -144,4 +145,6 @@ def input_spec(value: Value) -> InputSpec:
         what = f"input {value.name!r} is {value.type}, which files of data do not hold"
         raise DataError(f"{what}; run it from Python, by qir.run")
     shape = tuple(d if isinstance(d, int) else None for d in value.type.shape)
-    return InputSpec(shape, value.type.dtype.carrier)
+    quant = value.type.quant
+    how = "" if quant is None else quantize_formula(quant)
+    return InputSpec(shape, value.type.dtype.carrier, how)

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from qir.recipe import Recipe
     from qir.workflows.quantization import FilesNextTo
 
-_SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections", "float_type")
+_SAID = (
+    "target",
+    "profile",
+    "granularity",
+    "range_rule",
+    "scales",
+    "corrections",
+    "float_type",
+    "io",
+)
 """The parameters that a recipe says, named as its fields."""
 
 

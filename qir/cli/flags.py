@@ -18,6 +18,7 @@ _FLAGS = {
     "float16": "--float16",
     "format": "--format",
     "force": "--force",
+    "io": "--io",
     "isa": "--isa",
     "labels": "--labels",
     "limit": "--limit",

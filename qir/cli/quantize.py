@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qir.cli import accuracy_goals, defaults
+from qir.cli import accuracy_goals, boundary, defaults
 from qir.cli import check as checking
 from qir.cli import verb as shared
 from qir.cli.comparison import number
@@ -90,6 +90,7 @@ _VALUE = re.compile(r"%[^\s,;]+")
     help="Compute what stays float in float16, with casts; scales stay float32. For ONNX; of"
     " others, --weights f16 stores the weights so.",
 )
+@boundary.option
 @shared.rules
 @shared.keep_float
 @accuracy_goals.options
@@ -124,6 +125,7 @@ def quantize(
     scales: str,
     corrections: str,
     float_type: str,
+    io: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
     drop: float | None,
@@ -171,9 +173,10 @@ def quantize(
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
     goal: {metric, value, float, wanted, reached, kept, wide, of, recipe}, check: {samples,
-    float, quantized, near, flips, worst}, ledger: {kind: count}}; weight_ops are those whose
-    weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
-    names the layers that lose most. goal is null without a goal, check without --check.
+    float, quantized, near, flips, worst}, io: [{name, side, type, scale, zero, reason}],
+    ledger: {kind: count}}; weight_ops are those whose weights --weights stores. sqnr is measured
+    with --data, else null; where one is low, noisiest names the layers that lose most. goal is
+    null without a goal, check without --check; io is empty without --io.
     """
     from qir.ledger import Ledger
     from qir.qir_files import read_journal
@@ -187,7 +190,8 @@ def quantize(
     goal_request.require(data, alone=without_samples, feeds=feeds, checked=wanted, force=force)
     recipe_options = target, profile or "", granularity, range_rule, scales, corrections, float_type
     recipe = accuracy_goals.read_recipe(
-        Recipe(*recipe_options, shared.all_rules(rules, floats)), recipe_file
+        Recipe(*recipe_options, shared.all_rules(rules, floats), "" if io == "float" else io),
+        recipe_file,
     )
     target, profile = recipe.target, recipe.profile or None
     require_one_source(
@@ -262,6 +266,7 @@ def quantize(
                 **_noise_json(noise),
                 "goal": accuracy_goals.to_json(search, goal_request),
                 "check": checking.to_json(outcome.check),
+                "io": boundary.to_json(outcome.boundary),
                 "ledger": ledger_json(ledger),
             }
         )
@@ -276,6 +281,7 @@ def quantize(
     if noise is not None and noise.low:
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
+    boundary.show(screen, outcome.boundary)
     show_ledger(screen, ledger)
     if outcome.check is not None and checked_on is not None:
         checking.show(screen, outcome.check, checked_on.path)

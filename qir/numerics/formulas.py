@@ -1,8 +1,9 @@
-"""Scale rules as formulas that are printed: how a range becomes a scale and a zero point."""
+"""Formulas that are printed: how a range becomes a scale and a zero point, and floats integers."""
 
 from __future__ import annotations
 
 from qir.ir.scheme import Scheme
+from qir.ir.types import QuantType
 from qir.numerics.fields import Choose, level_of
 from qir.numerics.ranges import seven_bit_range, symmetric_zero
 
@@ -25,6 +26,18 @@ def formula(rule: Choose, scheme: Scheme, *, weight: bool = False) -> str:
         return f"scale = {scale}" + (f", zero_point = {zero}" if zero else "")
     lowest, highest = integer_bounds
     return f"scale = (rmax-rmin)/{highest - lowest}{_zero(rule, lowest)}"
+
+
+def quantize_formula(quant: QuantType) -> str:
+    """Returns how floats x become integers of a type, `round(x / 0.05) - 3`; empty where no one
+    scale does."""
+    if quant.dynamic or quant.granularity is not None or quant.kind != "uniform":
+        return ""
+    if quant.has_float_zero or quant.plus is not None:
+        return ""
+    zero = int(quant.zeros())
+    end = f" {'+' if zero > 0 else '-'} {abs(zero)}" if zero else ""
+    return f"round(x / {float(quant.scales()):.8g}){end}"
 
 
 def _symmetric(rule: Choose, integer_bounds: tuple[int, int], named: float | None) -> str:

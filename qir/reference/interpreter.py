@@ -304,7 +304,10 @@ def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
     kind = value.type
     expected = "x".join("?" if d is None else str(d) for d in kind.shape)
     if data.dtype != kind.dtype.carrier:
-        raise DataError(f"input {value.name!r} is {data.dtype}, the model takes {kind.dtype}")
+        raise DataError(
+            f"input {value.name!r} is {data.dtype}, the model takes {kind.dtype}"
+            f"{_quantize_remedy(value, data)}"
+        )
     if data.ndim != kind.rank:
         raise DataError(f"input {value.name!r} is {list(data.shape)}, the model takes {expected}")
     for dim, size in zip(kind.shape, data.shape, strict=True):
@@ -314,6 +317,15 @@ def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
             )
     if kind.dtype.is_integer and data.size:
         _check_integer_bounds(value, data)
+
+
+def _quantize_remedy(value: Value, data: Tensor) -> str:
+    """Returns how floats for a quantized input are to be quantized, after a semicolon."""
+    from qir.numerics.formulas import quantize_formula  # only an error needs it
+
+    quant = value.type.quant
+    formula = quantize_formula(quant) if quant is not None and data.dtype.kind == "f" else ""
+    return f"; quantize x: {formula}" if formula else ""
 
 
 def _check_integer_bounds(value: Value, data: Tensor) -> None:

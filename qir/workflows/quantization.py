@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qir import evaluating, pipeline
 from qir.analysis.decisions import ALREADY_QUANTIZED, Plan, with_float_reasons
+from qir.analysis.integer_boundary import BoundaryTypes, BoundaryValue, boundary_values
 from qir.analysis.masks import MASKED
 from qir.analysis.quantized_regions import quantized_values
 from qir.arguments import checked, require_counts
@@ -26,7 +27,12 @@ from qir.numerics.scale_rules import known_scales
 from qir.passes.quantize.quantize_dynamic import NOT_A_MATRIX_PRODUCT, NOT_A_PRODUCT
 from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.qir_files import SUFFIX
-from qir.quantizing import ON_SAMPLES, known_corrections
+from qir.quantizing import (
+    ON_SAMPLES,
+    known_corrections,
+    require_integer_io,
+    with_integer_io,
+)
 from qir.recipe import Recipe
 from qir.requantizing import reopen
 from qir.rewrite.runner.journal import Journal
@@ -76,6 +82,8 @@ class QuantizedModel:
     noise: QuantizationNoise | None
     """The noise of the outputs on the first samples."""
     check: QuantizationCheck | None
+    boundary: tuple[BoundaryValue, ...] = ()
+    """The inputs and outputs that were asked to be integers, and what became of them."""
 
 
 @checked
@@ -131,6 +139,9 @@ def quantize_model(
         weights=weights,
     )
     without_samples = dynamic or weights is not None
+    asked = BoundaryTypes.parse(recipe.io or "float")
+    if not recipe.profile:
+        require_integer_io(asked, named_target(recipe.target))
     if goal is not None and (without_samples or data is None or data.feeds):
         raise UsageError(GOAL_NEEDS_SAMPLES)
     if recipe.profile:
@@ -193,8 +204,10 @@ def quantize_model(
         # and in what is measured.
         quantized, why = named_target(target).carried(quantized, work.ledger, format=format)
         plan = with_float_reasons(plan, why)
+    # What is measured takes and gives floats: the integers inside are the same.
+    written = with_integer_io(quantized, asked, work.ledger, journal=journal)
     pipeline.save(
-        quantized,
+        written,
         work.output,
         target=target,
         format=format,
@@ -218,7 +231,8 @@ def quantize_model(
         measured = work.check(quantized, statistics, check, metrics)
     # Last of all, when nothing that can fail is left to do.
     work.clear()
-    return QuantizedModel(quantized, work.graph, plan, work.found, noise, measured)
+    ends = tuple(boundary_values(quantized, asked))
+    return QuantizedModel(written, work.graph, plan, work.found, noise, measured, ends)
 
 
 @dataclass
@@ -445,12 +459,15 @@ def require_recipe(
     """Raises UsageError for a recipe that is none, or lacks the samples that it needs."""
     parse_rule(recipe.range_rule)
     known_scales(recipe.scales)
+    asked = BoundaryTypes.parse(recipe.io or "float")
     on_samples = _corrections_on_samples(recipe)
     if dynamic or weights is not None:
         if recipe.scales != "profile":
             raise UsageError("`scales` needs samples: `dynamic` and `weights` follow the profile")
         if recipe.float_type:
             raise UsageError("`float16` needs samples, and excludes `dynamic` and `weights`")
+        if not asked.floats:
+            raise UsageError("`io` excludes `dynamic` and `weights`, whose inputs stay float")
         if recipe.corrections != "default":
             raise UsageError("`corrections` needs samples, which show the error of rounding")
     elif on_samples and not data:

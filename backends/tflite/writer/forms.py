@@ -112,6 +112,7 @@ def converted(graph: Graph, ledger: Ledger) -> Graph:
     _group(out, ledger)
     # Kernels are found first: a transpose next to a dequantize would hide them.
     Layout(to="nhwc").run(out, ledger)
+    _transpose_signed(out)
     _float_where_needed(out, ledger, own)
     _constants_of_floats(out)
     out.prune()
@@ -138,13 +139,14 @@ def _take_over(graph: Graph, ledger: Ledger) -> None:
 
 def _store_signed(graph: Graph, ledger: Ledger) -> None:
     """Stores u8 data as i8 with a zero point that is 128 lower: the same float values."""
+    _convert_ends(graph)
     for node in list(graph):
         if node.op == "output":
             continue
         for value in node.results:
             quant = value.type.quant
             users = {use.node.op for use in value.uses}
-            moved = node.op in ("quantize", "constant") and users <= {"dequantize"}
+            moved = node.op in ("quantize", "constant") and users <= {"dequantize", "requantize"}
             if quant is None or not moved or not _is_plain_u8(quant):
                 continue
             signed = value.type.with_element(_signed(quant))
@@ -158,6 +160,47 @@ def _store_signed(graph: Graph, ledger: Ledger) -> None:
                 graph.set_type(value, signed)
             reason = "stored as i8 with a zero point 128 lower; its float values stay"
             ledger.add(Change.REGROUPED, STEP, value.name, reason)
+
+
+def _convert_ends(graph: Graph) -> None:
+    """Leaves inputs and outputs of u8 as they are, with a conversion between them and i8."""
+    for value in graph.inputs:
+        quant = value.type.quant
+        users = {use.node.op for use in value.uses}
+        if quant is not None and _is_plain_u8(quant) and users == {"dequantize"}:
+            kind, name = value.type.with_element(_signed(quant)), graph.fresh(f"{value.name}.i8")
+            node = graph.add("requantize", {"x": value}, types=[kind], name=name)
+            graph.replace(value, node.result, except_in=node)
+    for name, value in graph.outputs.items():
+        quant = value.type.quant
+        users = {use.node.op for use in value.uses}
+        if quant is not None and _is_plain_u8(quant) and users <= {"dequantize", "output"}:
+            if value.node.op == "quantize":
+                fresh = graph.fresh(f"{value.name}.u8")
+                node = graph.add("requantize", {"x": value}, types=[value.type], name=fresh)
+                graph.set_operand(graph.output, name, node.result)
+
+
+def _transpose_signed(graph: Graph) -> None:
+    """Transposes i8 instead of u8 at the ends: microcontrollers have no kernel for the latter."""
+    for node in list(graph):
+        use = node.results[0].only_use if node.results else None
+        ops = () if use is None else (node.op, use.node.op)
+        if use is None or ops not in (("transpose", "requantize"), ("requantize", "transpose")):
+            continue
+        x, last = node.operands["x"], use.node
+        transpose, kind = last if last.op == "transpose" else node, last.result.type
+        if transpose.result.type.dtype != U8:
+            continue
+        # The same two ops in the other order: the elements of one, in the order of the other.
+        first = (
+            kind.with_element(x.type.element)
+            if last is transpose
+            else x.type.with_element(kind.element)
+        )
+        between = graph.add(last.op, {"x": x}, last.attrs, types=[first], before=node)
+        made = graph.add(node.op, {"x": between.result}, node.attrs, types=[kind], before=last)
+        graph.substitute(last, made.result, gone=[node])
 
 
 def _is_plain_u8(quant: QuantType) -> bool:
