@@ -64,7 +64,7 @@ class IntegerIo(Pass):
         ]
         for end in changed:
             assert end.quant is not None
-            ledger.add(Change.EXACT, self.name, end.name, f"holds {_meaning(end.quant)} now")
+            ledger.add(Change.QUANTIZED, self.name, end.name, f"holds {_meaning(end.quant)} now")
         for end in values if changed else ():
             if end.quant is None:
                 ledger.add(Change.EXACT, self.name, end.name, f"stays float: {end.reason}")
