@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import qir
 from qir.ir.types import QuantType
 from tests.backends.tensorflow.networks import inverted, residual
-
-torch = pytest.importorskip("torch")
 
 
 def run(path: Path, x: NDArray[np.generic]) -> NDArray[np.generic]:
