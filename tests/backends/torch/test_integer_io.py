@@ -62,8 +62,9 @@ def test_an_input_that_is_read_as_two_types_stays_plain() -> None:
     class Two(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             dequantize = torch.ops.quantized_decomposed.dequantize_per_tensor.default
-            a = dequantize(x, 0.5, 3, 0, 255, torch.uint8)
-            return a + dequantize(x, 0.25, 3, 0, 255, torch.uint8)
+            a: torch.Tensor = dequantize(x, 0.5, 3, 0, 255, torch.uint8)
+            b: torch.Tensor = dequantize(x, 0.25, 3, 0, 255, torch.uint8)
+            return a + b
 
     data = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
     graph = qir.load(torch.export.export(Two(), (data,)))
