@@ -122,6 +122,19 @@ def test_a_recipe_holds_what_was_asked_of_the_ends(folder: Path) -> None:
     assert_one_line(qir(*quantize(folder, "--recipe", str(recipe), "--io", "u8")), 2)
 
 
+@pytest.mark.parametrize("passes", ["integer-io; cse", "integer-io; float-io; cse; integer-io"])
+def test_passes_after_it_are_validated_on_the_integers_of_the_samples(
+    folder: Path, passes: str
+) -> None:
+    qir(*quantize(folder))
+    output = ("-o", str(folder / "opt.onnx"), "-f")
+    data = ("--data", str(folder / "x.npy"))
+    done = qir("opt", str(folder / "q.onnx"), "-p", passes, "--validate", *data, *output)
+    assert done.status == 0, done
+    quant = library.load(folder / "opt.onnx")["x"].type.quant
+    assert quant is not None
+
+
 def test_dynamic_models_have_float_inputs(folder: Path) -> None:
     output = ("-o", str(folder / "d.onnx"))
     done = qir("quantize", str(folder / "net.onnx"), "--dynamic", "--io", "integer", *output)
