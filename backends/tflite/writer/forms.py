@@ -165,11 +165,9 @@ def _convert_ends(graph: Graph) -> None:
         quant = value.type.quant
         users = {use.node.op for use in value.uses}
         if quant is not None and _is_plain_u8(quant) and users == {"dequantize"}:
-            kind, name = (
-                value.type.with_element(with_storage(quant, I8)),
-                graph.fresh(f"{value.name}.i8"),
-            )
-            node = graph.add("requantize", {"x": value}, types=[kind], name=name)
+            kind = value.type.with_element(with_storage(quant, I8))
+            fresh = graph.fresh(f"{value.name}.i8")
+            node = graph.add("requantize", {"x": value}, types=[kind], name=fresh)
             graph.replace(value, node.result, except_in=node)
     for name, value in graph.outputs.items():
         quant = value.type.quant
