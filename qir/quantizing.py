@@ -364,13 +364,12 @@ def with_integer_io(
     """
     if asked.floats:
         return graph
-    values = boundary_values(graph, asked)
-    one = IntegerIo(asked.inputs, asked.outputs)
-    out = run_passes(graph, (one,), ledger, journal=journal)
-    if all(value.quant is None for value in values):  # nothing changed, so the pass said nothing
-        for value in values:
+    values, one = boundary_values(graph, asked), IntegerIo(asked.inputs, asked.outputs)
+    changes = any(value.quant is not None and not value.is_integer for value in values)
+    for value in () if changes else values:  # a pass that changes nothing writes no entries
+        if value.quant is None:
             ledger.add(Change.EXACT, one.name, value.name, f"stays float: {value.reason}")
-    return out
+    return run_passes(graph, (one,), ledger, journal=journal)
 
 
 def lowered(

@@ -27,6 +27,7 @@ from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.float_io import FloatIo
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.layout import Layout
 from qir.quantizing import Prepared, fold, prepare
@@ -39,6 +40,7 @@ Range = tuple[float, float]
 _STEP = "ranges"
 _CLAMPS = ("relu", "clip")
 """Ops whose results lie in the range of their operand, or nearer to zero."""
+_MEANS = ("avg_pool2d", "global_avg_pool", "reduce_mean")
 _REMEDY = "quantize the float model, with samples"
 
 
@@ -76,7 +78,7 @@ def reopen(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
 
 def _reopened_graph(graph: Graph) -> tuple[Graph, dict[str, Range]]:
     """Returns a float copy, and the ranges of tensors that were quantized."""
-    steps = (OpenGroups("* |> *", chains=True), ExpandQdq())
+    steps = (FloatIo(), OpenGroups("* |> *", chains=True), ExpandQdq())
     out = run_passes(graph, steps, Ledger())
     ranges: dict[str, Range] = {}
     for node in list(out):
@@ -105,12 +107,21 @@ def _reopen_dequantize(graph: Graph, node: Node, ranges: dict[str, Range]) -> No
         graph.substitute(node, floats)
         return
     if not quant.dynamic and (type_range := _range(quant)) is not None:
-        if type_range[0] == 0 and not never_negative(x):  # the type was the relu
+        if type_range[0] == 0 and not _never_negative(x):  # the type was the relu
             x = graph.add("relu", {"x": x}, before=node, origins=producer.origins).result
         tensor = x.lineage.tensor
         low, high = ranges.get(tensor, type_range)
         ranges[tensor] = min(low, type_range[0]), max(high, type_range[1])
     graph.replace(node.result, x)
+
+
+def _never_negative(value: Value) -> bool:
+    """Returns whether no element is negative; of an input its type alone says so."""
+    node, x = value.node, value.node.operands.get("x")
+    if node.op == "input" or never_negative(value):
+        return True
+    follows = node.op in _MEANS or spec(node.op).traits.value_preserving
+    return x is not None and not node.stages and follows and _never_negative(x)
 
 
 def _computed(graph: Graph, node: Node, x: NDArray[np.generic]) -> NDArray[np.generic]:

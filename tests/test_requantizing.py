@@ -126,17 +126,31 @@ def test_an_activation_that_a_type_stands_for_is_kept() -> None:
     assert noise(found, wanted) < 1e-3
 
 
-def test_a_model_whose_inputs_are_integers_is_refused() -> None:
-    text = """graph main {
-      %x = input() : 2x3x!quant.uniform<u8:f32, 0.5>
-      %r = dequantize(%x) : 2x3xf32
-      %w = constant(@w) : 4x3xf32
-      %y = linear(%r, %w) : 2x4xf32
-      output(y=%y)
-    }"""
-    graph = qir.parse(text, {"w": np.ones((4, 3), np.float32)})
-    with pytest.raises(UsageError, match="x is made quantized by input"):
-        qir.quantize(graph, target="tensorflow-onednn")
+INTEGERS = """graph main {
+  %x = input() : 2x3x!quant.uniform<i8:f32, 0.5:-128>
+  %r = dequantize(%x) : 2x3xf32
+  %w = constant(@w) : 4x3xf32
+  %d = linear(%r, %w) : 2x4xf32
+  %y = quantize(%d) : 2x4x!quant.uniform<i8:f32, 2.0:3>
+  output(y=%y)
+}"""
+
+
+@pytest.mark.parametrize("io", ["float", "integer"])
+def test_a_model_of_integers_gets_the_inputs_and_outputs_that_are_asked_for(io: str) -> None:
+    w = np.random.default_rng(7).normal(0, 1, (4, 3)).astype(np.float32)
+    graph = qir.parse(INTEGERS, {"w": w})
+    made = qir.quantize(graph, target="onnxruntime", io=io)
+    x = np.random.default_rng(8).integers(0, 256, (2, 3))
+    given = x.astype(np.uint8) if io == "integer" else (x * 0.5).astype(np.float32)
+    (found,) = qir.run(made, {"x": given}).values()
+    (wanted,) = qir.run(graph, {"x": (x - 128).astype(np.int8)}).values()
+    if io == "float":
+        assert noise(found, (wanted.astype(np.float32) - 3) * 2) < 1e-3
+    else:
+        assert found.dtype == np.uint8
+        assert np.abs(found.astype(int) - (wanted.astype(int) + 128)).max() <= 1
+    assert "relu" not in {node.op for node in made}, "an unsigned input is no relu"
 
 
 def test_a_float_model_still_needs_data(tmp_path: Path) -> None:

@@ -43,7 +43,20 @@ def read(program: TorchProgram, name: str, ledger: Ledger, *, shares_memory: boo
     for node in program.graph.nodes:
         reader.read(node)
     reader.graph.prune()
+    _type_inputs(reader.graph)
     return reader.graph
+
+
+def _type_inputs(graph: Graph) -> None:
+    """Gives inputs of integers the one quantized type that all their readers take them as."""
+    for value in graph.inputs:
+        readers = [use.node for use in value.uses]
+        types = {node.result.type for node in readers if node.op == "recode"}
+        if readers and len(types) == 1 and all(node.op == "recode" for node in readers):
+            graph.set_type(value, *types)
+            for node in readers:
+                graph.replace(node.result, value)
+                graph.remove(node)
 
 
 def read_node(reader: ProgramReader, node: fx.Node) -> None:

@@ -1,7 +1,8 @@
 """Finds the inputs and outputs of a quantized graph that can be integers, and says why not others.
 
 An input can be where quantizes to one type are all that read it; an output where it is the
-dequantize of a quantized value. Ops that only move elements may be between.
+dequantize of a quantized value. Ops that only move elements may be between, and next to the
+boundary casts of 16-bit floats.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from qir.errors import UsageError
-from qir.ir.dtype import I8, U8, DType
+from qir.ir.dtype import BF16, F16, F32, I8, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Use, Value
 from qir.ir.ops import spec
@@ -95,7 +96,7 @@ def _input(value: Value) -> BoundaryValue:
     if (own := value.type.quant) is not None:
         return BoundaryValue(value.name, "input", own, own, is_integer=True)
     quantizes: list[Node] = []
-    for use in _readers(value):
+    for use in (*_readers(value), *(u for cast in widening_casts(value) for u in _readers(cast))):
         if use.node.op != "quantize" or use.slot != "x":
             return BoundaryValue(value.name, "input", None, reason=_float_reader(use))
         quantizes.append(use.node)
@@ -113,7 +114,7 @@ def _input(value: Value) -> BoundaryValue:
 def _readers(value: Value) -> Iterator[Use]:
     """Yields the readers of a value and, of ops that only move it, their readers."""
     for use in value.uses:
-        if use.node.op in _SHAPE_OPS:
+        if use.node.op in _SHAPE_OPS or _widens(use.node):
             continue
         if only_moves(use.node) and use.slot == "x":
             yield from _readers(use.node.result)
@@ -133,7 +134,7 @@ def _float_reader(use: Use) -> str:
 def _output(name: str, value: Value) -> BoundaryValue:
     if (own := value.type.quant) is not None:
         return BoundaryValue(name, "output", own, own, is_integer=True)
-    source = value
+    source = before_casts(value)
     while only_moves(source.node):
         source = source.node.operands["x"]
     node = source.node
@@ -182,6 +183,24 @@ def with_storage(quant: QuantType, storage: DType) -> QuantType:
     return replace(quant, storage=storage, zero=zeros, bounds=bounds, declared=None)
 
 
+def widening_casts(value: Value) -> list[Value]:
+    """Returns the results of casts that read a value, and have more bits."""
+    return [use.node.result for use in value.uses if _widens(use.node)]
+
+
+def before_casts(value: Value) -> Value:
+    """Returns the floats that casts to others make a value of."""
+    while value.node.op == "cast" and value.node.operands["x"].type.dtype.is_float:
+        value = value.node.operands["x"]
+    return value
+
+
+def _widens(node: Node) -> bool:
+    if node.op != "cast":
+        return False
+    return node.operands["x"].type.element in (F16, BF16) and node.result.type.element == F32
+
+
 def only_moves(node: Node) -> bool:
     """Returns whether an op only moves or drops elements of its operand x, and reads no others."""
     if node.stages or node.bodies or node.op == "foreign":
@@ -190,4 +209,12 @@ def only_moves(node: Node) -> bool:
     return traits.value_preserving and traits.same_params == ("x",) and len(node.results) == 1
 
 
-__all__ = ["BoundaryTypes", "BoundaryValue", "boundary_values", "only_moves", "with_storage"]
+__all__ = [
+    "BoundaryTypes",
+    "BoundaryValue",
+    "before_casts",
+    "boundary_values",
+    "only_moves",
+    "widening_casts",
+    "with_storage",
+]

@@ -118,7 +118,7 @@ def rows_of_dtype(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
         other = ", bytes of a type that NumPy has not: save them as float32"
         problem = other if is_raw_bytes(rows.dtype) else ""
         if spec.quantized and rows.dtype.kind == "f":
-            problem = f"; quantize x: {spec.quantized}"
+            problem = f"; quantize x: {spec.quantized}, or use pass float-io"
         raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{problem}")
     return rows
 

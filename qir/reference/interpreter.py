@@ -325,7 +325,7 @@ def _quantize_remedy(value: Value, data: Tensor) -> str:
 
     quant = value.type.quant
     formula = quantize_formula(quant) if quant is not None and data.dtype.kind == "f" else ""
-    return f"; quantize x: {formula}" if formula else ""
+    return f"; quantize x: {formula}, or use pass float-io" if formula else ""
 
 
 def _check_integer_bounds(value: Value, data: Tensor) -> None:

@@ -282,7 +282,7 @@ KEYS = {
     "plan model.onnx": "file target integer_macs decisions shared maybe_masks refused",
     "calibrate model.onnx --data samples.npy -o j.stats": "file output batches resumed tensors",
     "quantize model.onnx --data samples.npy -o j.onnx": "file output file_bytes output_bytes target"
-    " integer_macs integer_ops weight_ops ops sqnr noisiest goal check ledger",
+    " integer_macs integer_ops weight_ops ops sqnr noisiest goal check io ledger",
     "convert model.onnx -o j.qir": "file output output_bytes ledger",
     "opt model.onnx -p prune -o j.qir": "file output output_bytes validated passes ledger",
     "group quantized.onnx --as ort-1.31 -o j.qir": "file output output_bytes profile on groups"

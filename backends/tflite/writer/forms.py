@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from qir.analysis.claims import claim_entries
+from qir.analysis.integer_boundary import with_storage
 from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
-from qir.ir.types import Array, QuantType, uniform
+from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.fold.fold_shapes import FoldShapes
@@ -149,7 +150,7 @@ def _store_signed(graph: Graph, ledger: Ledger) -> None:
             moved = node.op in ("quantize", "constant") and users <= {"dequantize", "requantize"}
             if quant is None or not moved or not _is_plain_u8(quant):
                 continue
-            signed = value.type.with_element(_signed(quant))
+            signed = value.type.with_element(with_storage(quant, I8))
             if (array := value.constant) is not None:
                 data = (array.data.astype(np.int16) - _MIDDLE).astype(np.int8)
                 name = graph.fresh(f"{value.name}.signed")
@@ -168,8 +169,9 @@ def _convert_ends(graph: Graph) -> None:
         quant = value.type.quant
         users = {use.node.op for use in value.uses}
         if quant is not None and _is_plain_u8(quant) and users == {"dequantize"}:
-            kind, name = value.type.with_element(_signed(quant)), graph.fresh(f"{value.name}.i8")
-            node = graph.add("requantize", {"x": value}, types=[kind], name=name)
+            kind = value.type.with_element(with_storage(quant, I8))
+            fresh = graph.fresh(f"{value.name}.i8")
+            node = graph.add("requantize", {"x": value}, types=[kind], name=fresh)
             graph.replace(value, node.result, except_in=node)
     for name, value in graph.outputs.items():
         quant = value.type.quant
@@ -206,13 +208,6 @@ def _transpose_signed(graph: Graph) -> None:
 def _is_plain_u8(quant: QuantType) -> bool:
     is_plain = quant.kind == "uniform" and not quant.dynamic and not quant.has_float_zero
     return is_plain and quant.storage == U8 and quant.plus is None and quant.granularity is None
-
-
-def _signed(quant: QuantType) -> QuantType:
-    bounds = quant.bounds and (quant.bounds[0] - _MIDDLE, quant.bounds[1] - _MIDDLE)
-    zeros = np.asarray(quant.zeros(), np.int64) - _MIDDLE
-    signed = uniform(I8, quant.scales(), zeros, bounds=bounds)
-    return replace(signed, express=quant.express, scale_dtype=quant.scale_dtype)
 
 
 def _leave_data_to_kernels(graph: Graph, ledger: Ledger) -> None:

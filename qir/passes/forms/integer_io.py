@@ -28,7 +28,9 @@ from qir.analysis.integer_boundary import (
     BoundaryTypes,
     BoundaryValue,
     Kind,
+    before_casts,
     boundary_values,
+    widening_casts,
 )
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -64,7 +66,7 @@ class IntegerIo(Pass):
         ]
         for end in changed:
             assert end.quant is not None
-            ledger.add(Change.EXACT, self.name, end.name, f"holds {_meaning(end.quant)} now")
+            ledger.add(Change.QUANTIZED, self.name, end.name, f"holds {_meaning(end.quant)} now")
         for end in values if changed else ():
             if end.quant is None:
                 ledger.add(Change.EXACT, self.name, end.name, f"stays float: {end.reason}")
@@ -87,7 +89,9 @@ def _meaning(quant: QuantType) -> str:
 
 def _retype_input(graph: Graph, value: Value, end: BoundaryValue) -> bool:
     assert end.quant is not None
-    quantizes = [use.node for use in value.uses if use.node.op == "quantize"]
+    casts = widening_casts(value)
+    readers = [use.node for x in (value, *casts) for use in x.uses]
+    quantizes = [node for node in readers if node.op == "quantize"]
     floats = value.type
     graph.set_type(value, floats.with_element(end.quant))
     name = graph.fresh(f"{value.name}.dq")
@@ -100,13 +104,15 @@ def _retype_input(graph: Graph, value: Value, end: BoundaryValue) -> bool:
     for node in quantizes:
         graph.replace(node.result, integers)
         graph.remove(node)
-    if not dequantize.used:
-        graph.remove(dequantize)
+    for node in (*(cast.node for cast in casts), dequantize):
+        if not node.used:
+            graph.remove(node)
     return True
 
 
 def _retype_output(graph: Graph, value: Value, end: BoundaryValue) -> bool:
     assert end.quant is not None
+    casts, value = value, before_casts(value)
     kind, dequantize = value.type.with_element(end.quant), value.node
     if dequantize.op != "dequantize":
         name = graph.fresh(f"{value.name}.q")
@@ -116,6 +122,9 @@ def _retype_output(graph: Graph, value: Value, end: BoundaryValue) -> bool:
     else:
         integers = _requantized(graph, dequantize.operands["x"], kind)
     graph.set_operand(graph.output, end.name, integers)
+    while casts is not value and not casts.uses:
+        cast, casts = casts.node, casts.node.operands["x"]
+        graph.remove(cast)
     if dequantize.op == "dequantize" and not dequantize.used:
         graph.remove(dequantize)
     return True

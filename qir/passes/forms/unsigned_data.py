@@ -23,19 +23,16 @@ that adds the zero point before it rounds may give a neighbour where float32 rou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from qir.analysis.integer_boundary import with_storage
 from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.types import QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ABOUT_INTEGERS
 from qir.rewrite import REGROUPED, Pass
-
-# i8 and u8 count the same 256 steps; the bit patterns differ in the highest bit.
-_ZERO_SHIFT = 128
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class UnsignedData(Pass):
         moved = movable(graph, _is_signed_bytes, kernels=self.kernels)
         for value in moved:
             assert value.type.quant is not None
-            graph.set_type(value, value.type.with_element(_unsigned_type(value.type.quant)))
+            graph.set_type(value, value.type.with_element(with_storage(value.type.quant, U8)))
             message = "stored as u8 with a zero point 128 higher; its float values stay"
             ledger.add(Change.REGROUPED, self.name, value.name, message)
         return len(moved)
@@ -130,15 +127,3 @@ def _weight_slot(node: Node) -> str | None:
     """Returns the slot of a layer's weight; transposed convolutions have no trait for it."""
     traits = spec(node.op).traits
     return traits.weight or ("w" if traits.layer else None)
-
-
-def _unsigned_type(quant: QuantType) -> QuantType:
-    bounds = (
-        None
-        if quant.bounds is None
-        else (quant.bounds[0] + _ZERO_SHIFT, quant.bounds[1] + _ZERO_SHIFT)
-    )
-    unsigned = uniform(
-        U8, quant.scales(), quant.zeros().astype("int64") + _ZERO_SHIFT, bounds=bounds
-    )
-    return replace(unsigned, express=quant.express, scale_dtype=quant.scale_dtype)

@@ -149,6 +149,7 @@ class _PassRun:
         self._check_requirements(one)
         before = self.work.copy() if self.validation else None
         picture = self.validation.picture(self.work) if self.validation else None
+        inputs = GraphInterface.of(self.work).inputs if self.validation else {}
         size, started = len(self.work), time.perf_counter()
         changed, steps = self._run_and_check(one, before)
         seconds = time.perf_counter() - started
@@ -156,6 +157,7 @@ class _PassRun:
             moved = self.validation.moved(picture, self.work, one.tolerance)
             if moved is not None:
                 raise self._moved_error(one, before, picture, moved)
+            self.validation = self.validation.fitted(inputs, self.work)
         text = options_text(one)
         counts = dict(sorted(Counter(s.rewrite for s in steps).items()))
         self.journal.append(JournalEntry(one.name, text, written_by(one), changed, counts))

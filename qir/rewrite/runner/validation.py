@@ -21,7 +21,12 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.origin import Lineage
 from qir.ir.types import QuantType, TensorType
-from qir.profiles import NamedProfile, dequantize_by_profile, library_of
+from qir.profiles import (
+    NamedProfile,
+    dequantize_by_profile,
+    library_of,
+    quantize_by_profile,
+)
 from qir.rewrite.runner.interface import refines
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -102,6 +107,23 @@ class Validation:
             outputs.append({name: RunTensor(*end) for name, end in ends.items()})
             samples.append(values)
         return Picture(tuple(samples), tuple(outputs)).of(graph)
+
+    def fitted(self, before: Mapping[str, TensorType], graph: Graph) -> Validation:
+        """Returns the validation with samples for the inputs that a pass quantized, or made floats;
+        `before` are the types of the inputs before it."""
+        pairs = {value.name: (before[value.name].quant, value.type.quant) for value in graph.inputs}
+        changed = {name: p for name, p in pairs.items() if (p[0] is None) != (p[1] is None)}
+        if not changed:
+            return self
+        rules = library_of(graph).named(graph.profile).find()
+        samples = [dict(inputs) for inputs in self.samples]
+        for inputs in samples:
+            for name, (old, new) in changed.items():
+                if new is not None:
+                    inputs[name] = quantize_by_profile(rules, inputs[name], new)
+                elif old is not None:
+                    inputs[name] = dequantize_by_profile(rules, inputs[name], old)
+        return Validation(self.run, samples)
 
     def moved(self, before: Picture, graph: Graph, tolerance: Tolerance) -> Moved | None:
         """Returns the first tensor of a changed graph that is not what it was; None where all

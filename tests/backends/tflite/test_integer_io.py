@@ -83,7 +83,7 @@ def test_the_interpreter_gives_the_integers_of_the_file_with_floats(
     assert found.dtype == storage
     assert len(np.unique(found)) > 20
     assert np.array_equal(floats_of(y, found), wanted)
-    assert np.array_equal(found, *qir.run(qir.load(integer), {"x": given}).values())
+    assert np.array_equal(found, qir.run(qir.load(integer), {"x": given})["y"])
 
 
 @pytest.mark.parametrize("io", ["integer", "u8", "u8:float"])
@@ -129,5 +129,27 @@ def test_a_file_with_floats_is_read_and_written_with_integers(tmp_path: Path) ->
     qir.save(made, tmp_path / "later.tflite", target=TARGET)
     at_once = saved(net, tmp_path / "integers.tflite", "integer")
     data = np.random.default_rng(2).integers(-128, 128, (3, *sizes(net))).astype(np.int8)
-    assert np.array_equal(*run(tmp_path / "later.tflite", data), *run(at_once, data))
+    (later,), (direct,) = run(tmp_path / "later.tflite", data), run(at_once, data)
+    assert np.array_equal(later, direct)
     assert "QUANTIZE" not in operators(tmp_path / "later.tflite")
+
+
+@pytest.mark.parametrize("name", ["inverted", "windows", "dense"])
+def test_the_pass_makes_what_tensorflows_converter_makes(name: str, tmp_path: Path) -> None:
+    from tests.frontends.tflite.networks import NETWORKS as OF_KERAS
+    from tests.frontends.tflite.networks import build, converted
+
+    model = build(OF_KERAS[name], 3)
+    wanted = converted(model, "int8", 3, tmp_path / "wanted.tflite")
+    plain = converted(model, "int8_float_ends", 3, tmp_path / "floats.tflite")
+    made = qir.optimize(qir.load(plain), [IntegerIo()])
+    qir.save(made, tmp_path / "made.tflite", target=TARGET)
+    first, second = interpreter(wanted), interpreter(tmp_path / "made.tflite")
+    for ends in ("get_input_details", "get_output_details"):
+        (a,), (b,) = getattr(first, ends)(), getattr(second, ends)()
+        assert (a["dtype"], a["quantization"]) == (b["dtype"], b["quantization"])
+    (_, *sample) = first.get_input_details()[0]["shape"]
+    given = np.random.default_rng(5).integers(-128, 128, (8, *sample)).astype(np.int8)
+    (theirs,), (ours,) = run(wanted, given), run(tmp_path / "made.tflite", given)
+    assert np.array_equal(ours, theirs)
+    assert not {"QUANTIZE", "DEQUANTIZE"} & set(operators(tmp_path / "made.tflite"))
