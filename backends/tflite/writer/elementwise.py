@@ -103,7 +103,8 @@ def _prelu(c: OpCall) -> int:
     if x.rank < 2 or shape[0] != 1:
         raise c.refused("PRELU has no slopes along the first axis; write it by min and mul")
     kind = slope.type.with_shape(shape[1:])
-    slopes = c.w.constant(c.node, data.data.reshape(shape[1:]), kind, slope.name)
+    held, halves = data.data.reshape(shape[1:]), slope in c.w.halves
+    slopes = c.w.constant(c.node, held, kind, slope.name, halves=halves)
     return c.finish("PRELU", (c.tensor(), slopes))
 
 

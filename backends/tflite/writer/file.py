@@ -10,6 +10,7 @@ from qir.ir.node import Node
 from qir.ir.quantized_ops import STRUCTURAL_OPS
 
 from . import elementwise, images, layers, movement
+from .halves import constants_of_halves
 from .model import MAX_BYTES
 from .network import Network, OpCall, OpWriter, refusal
 
@@ -28,7 +29,7 @@ def to_tflite(graph: Graph) -> bytes:
 
     Raises Refused for an op that TensorFlow Lite does not have, and names it.
     """
-    w = Network()
+    w = Network(constants_of_halves(graph))
     inputs: dict[str, int] = {}
     for value in graph.inputs:
         w.tensors[value] = inputs[value.name] = w.made(value.node, value.type, value.name)
