@@ -134,6 +134,8 @@ _MAX_RATIO = 256.0
 """XNNPACK's kernels take factors below this one; some refuse the whole model for a larger one."""
 _MIN_RATIO = 2.0**-10
 """Sums of an operand whose scale is a smaller part of the result's are left to another kernel."""
+_MIN_FACTOR = 2.0**-32
+"""Kernels on 16 bits take smaller factors as 0."""
 
 
 def _scale_problem(c: OpCall, result: QuantType) -> str:
@@ -142,16 +144,19 @@ def _scale_problem(c: OpCall, result: QuantType) -> str:
     if c.op not in ("add", "sub", "mul", "matmul", "conv2d", "linear", "conv_transpose2d"):
         return ""
     kinds = [c.kind(slot) for slot in slots]
-    if result.storage == I16:  # XNNPACK leaves these to other kernels
-        return ""
     scales = [
         np.asarray(kind.quant.scales(), np.float64).reshape(-1) if kind.quant else np.ones(1)
         for kind in kinds
     ]
     made = float(result.scales().reshape(-1)[0])
     if c.op not in ("add", "sub"):
-        factor = float((scales[0] * scales[1]).max()) / made
-        return f"its scales give a factor of {factor:.0f}" if factor >= _MAX_RATIO else ""
+        factors = scales[0] * scales[1] / made
+        if factors.min() < _MIN_FACTOR and result.storage == I16:
+            return f"its scales give a factor of {factors.min():.1e}"
+        most = float(factors.max())
+        return f"its scales give a factor of {most:.0f}" if most >= _MAX_RATIO else ""
+    if result.storage == I16:  # XNNPACK leaves these to other kernels
+        return ""
     ratios = [float(scale[0]) / made for scale in scales]
     if max(ratios) >= _MAX_RATIO:
         return f"an operand's scale is {max(ratios):.0f} times the result's"

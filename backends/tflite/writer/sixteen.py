@@ -20,9 +20,12 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.group.pairs import put_pair
 
 from .kernels import FIXED_RESULTS, KEEPING, ON_16_BITS, is_fused_clip
+from .network import clip_bounds
 
 _FINER = 128
 """Steps of 16 bits in one of 8: the differences of 8-bit values from their zero point fit."""
+_FAR = 2.0**30
+"""Bounds of so many steps are dropped."""
 _REACH = 32767
 """The largest 16-bit value that scales are chosen by."""
 
@@ -50,6 +53,24 @@ def compute_in_16_bits(graph: Graph, ledger: Ledger, step: str) -> None:
                 reason = f"{node.op} in 16 bits: its {', '.join(narrow)} of 8 bits is requantized"
                 ledger.add(Change.REGROUPED, step, node.results[0].name, reason)
         _store_wide_bias(graph, node)
+        _drop_far_bounds(graph, made)
+
+
+def _drop_far_bounds(graph: Graph, quantize: Node) -> None:
+    """Drops bounds of an activation that no 16-bit value reaches and 32 bits may not hold.
+
+    Kernels that would quantize such a bound refuse the whole model.
+    """
+    clip, quant = quantize.operands["x"].node, quantize.result.type.quant
+    if clip.op != "clip" or quant is None:
+        return
+    low, high = clip_bounds(clip.attrs)
+    if high is None or high / float(quant.scales()) < _FAR:
+        return
+    x = clip.operands["x"]
+    if low == 0.0:
+        x = graph.add("relu", {"x": x}, before=clip, origins=clip.origins).result
+    graph.substitute(clip, x)
 
 
 def _storage(value: Value) -> object:
