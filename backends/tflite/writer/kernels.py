@@ -77,8 +77,12 @@ def integer_problem(node: Node, *, own: bool) -> str:
     if call.op in _TO_OTHERS:
         return ""
     result = node.results[0].type.quant
+    if result is None and call.op not in DYNAMIC:
+        return "its result is no integer"
+    if not own and (why := _four_bit_problem(call, dynamic=result is None)):
+        return why
     if result is None:
-        return "" if call.op in DYNAMIC else "its result is no integer"
+        return ""
     try:
         return _problem(call, result, own=own)
     except Refused as error:
@@ -121,6 +125,21 @@ def _wide_problem(c: OpCall, result: QuantType) -> str:
     if any(np.any(np.asarray(kind.zeros())) for kind in wide):
         return "kernels on 16 bits want a zero point of 0"
     return ""
+
+
+def _four_bit_problem(c: OpCall, *, dynamic: bool) -> str:
+    """Returns why kernels do not take 4-bit weights so; empty where there are none, or they do."""
+    wide = (v.type for v in c.operands.values() if v.type.quant is not None)
+    weights = next((kind for kind in wide if kind.quant and str(kind.quant.storage) == "i4"), None)
+    if weights is None:
+        return ""
+    if c.op != "linear" or weights.quant is None or weights.quant.axis != 0:
+        return "weights of 4 bits are those of linear layers, with a scale a row"
+    rows, length = weights.shape
+    if rows == 1:
+        return "XNNPACK of TensorFlow 2.21 refuses models with 4-bit weights of one row"
+    odd = dynamic and isinstance(length, int) and length % 2 == 1
+    return "rows of 4-bit weights have an odd length" if odd else ""
 
 
 def _is(quant: QuantType, scale: float, zero: int) -> bool:
@@ -189,10 +208,10 @@ def _layer(c: OpCall, result: QuantType) -> str:
     data, weights = c.kind("x").quant, c.kind("w").quant
     if data is None or weights is None:
         return "its data or its weights are floats"
-    if str(weights.storage) != "i8" and weights.storage != data.storage:
+    if str(weights.storage) not in ("i8", "i4") and weights.storage != data.storage:
         return f"its weights are stored as {weights.storage}, its data as {data.storage}"
-    if str(weights.storage) == "i8" and np.any(np.asarray(weights.zeros())):
-        return "weights of int8 have no zero point"
+    if str(weights.storage) in ("i8", "i4") and np.any(np.asarray(weights.zeros())):
+        return f"weights of {weights.storage} have no zero point"
     return ""
 
 

@@ -23,8 +23,8 @@ from .versions import version_of
 Options: TypeAlias = "tuple[str, Mapping[str, Field]] | None"
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """The axes of images with channels last, by those with channels first, and back."""
-STORAGES = ("i8", "u8", "i16")
-"""The element types that TensorFlow Lite's kernels take as quantized data."""
+STORAGES = ("i8", "u8", "i16", "i4")
+"""The element types that TensorFlow Lite's kernels take as quantized values; i4 are weights."""
 
 
 class Network:
@@ -81,7 +81,10 @@ class Network:
         if halves:
             return self._halves(data, name)
         number, quantization = self.element(node, kind)
-        return self.model.tensor(name, data.shape, number, quantization, data)
+        held = data
+        if kind.quant is not None and str(kind.quant.storage) == "i4":
+            held = _packed(data)
+        return self.model.tensor(name, data.shape, number, quantization, held)
 
     def plain(
         self, data: NDArray[np.generic], name: str = "constant", *, halves: bool = False
@@ -303,6 +306,13 @@ def clip_bounds(attrs: Mapping[str, Attr]) -> tuple[float | None, float | None]:
 def as_image(kind: TensorType) -> TensorType:
     """Returns the type of an image with channels last, of one with channels first."""
     return kind.with_shape(tuple(kind.shape[axis] for axis in TO_LAST))
+
+
+def _packed(data: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Returns values of 4 bits, two in a byte, the first in its lower half."""
+    halves = data.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    halves = np.append(halves, np.zeros(halves.size % 2, np.uint8))
+    return np.asarray(halves[::2] | halves[1::2] << 4)
 
 
 def sizes_of(kind: TensorType) -> tuple[int, ...]:

@@ -206,6 +206,7 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "i16": 7,
     "i8": 9,
     "f64": 10,
+    "i4": 17,
 }
 """The number of an element type."""
 
