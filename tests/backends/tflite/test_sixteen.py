@@ -7,10 +7,13 @@ import pytest
 
 import qir
 from qir.analysis.wide_activations import wide_rules
+from qir.backends.tflite.session import TfliteSession
+from qir.backends.tflite.writer.file import to_tflite
 from qir.backends.tflite.writer.forms import converted
 from qir.errors import SchemeError
 from qir.frontends.tflite.model_file import TfliteFile
 from qir.ir.dtype import I8, I16
+from qir.ir.numerals import number_text
 from qir.ir.types import uniform
 from qir.mixed_precision import search_recipe
 from qir.quantizing import prepare
@@ -27,6 +30,7 @@ WIDE = "tflite-16x8"
 NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches, "padded": padded}
 FLOAT = {"clip", "hard_swish", "gelu", "silu", "prelu", "tile", "depth_to_space"}
 """Ops of `CASES` that TensorFlow Lite has no kernel of on 16 bits, or none that is used."""
+SCALES = [(1.7e-5, 9.1e-5, 8.3e-5), (8.8e-5, 2.3e-5, 6.1e-5), (3.1e-5, 3.0e-5, 4.4e-5)]
 F = np.float32
 
 
@@ -186,3 +190,25 @@ def test_a_bias_fits_the_sums_that_kernels_take() -> None:
     compared(made, feeds)
     (exact,), (found,) = (qir.run(graph, feeds).values() for graph in (net.graph, made))
     assert decibels(exact, found) > 60
+
+
+@pytest.mark.parametrize("row", [(40, 64), (1,), (64,), (40, 1)])
+def test_operands_of_a_sum_are_rounded_twice_where_one_is_broadcast(row: tuple[int, ...]) -> None:
+    """Those of one shape are rounded once; -32048 and 32767 tell it by these scales."""
+    rng = np.random.default_rng(len(row))
+    for a, b, made in [(2.0**-15, 3.0518509447574615e-05, 6.095050412113778e-05), *SCALES]:
+        kinds = [f"!quant.uniform<i16:f32, {number_text(F(scale))}>" for scale in (a, b, made)]
+        sizes = "x".join(map(str, row))
+        graph = qir.parse(
+            f"graph main as tflite-2.21.xnnpack {{ %a = input() : 40x64x{kinds[0]} "
+            f"%b = input() : {sizes}x{kinds[1]} %y = add(%a, %b) : 40x64x{kinds[2]} output(y=%y) }}"
+        )
+        shapes = ((40, 64), row)
+        left, right = (rng.integers(-32768, 32768, s).astype(np.int16) for s in shapes)
+        left.flat[0], right.flat[0] = -32048, 32767
+        feeds = {"a": left, "b": right}
+        (found,) = TfliteSession(to_tflite(graph), 1)(**feeds).values()
+        (wanted,) = qir.run(graph, feeds).values()
+        assert np.array_equal(np.asarray(found), wanted)
+        if made == 6.095050412113778e-05:
+            assert wanted.flat[0] == (361 if row == (40, 64) else 360)
