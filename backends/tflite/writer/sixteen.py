@@ -47,7 +47,7 @@ def compute_in_16_bits(graph: Graph, ledger: Ledger, step: str) -> None:
             for slot in narrow:
                 graph.set_operand(node, slot, _wide_operand(graph, node, slot, widened))
             if _storage(made.result) == I8:
-                _narrow_result(graph, node, made)
+                made = _narrow_result(graph, node, made)
                 narrow.append("result")
             if narrow:
                 reason = f"{node.op} in 16 bits: its {', '.join(narrow)} of 8 bits is requantized"
@@ -121,8 +121,11 @@ def _wide_operand(graph: Graph, node: Node, slot: str, widened: dict[Value, Valu
     return widened[value]
 
 
-def _narrow_result(graph: Graph, node: Node, quantize: Node) -> None:
-    """Quantizes a result to 16 bits, and requantizes these to the 8 bits that it had."""
+def _narrow_result(graph: Graph, node: Node, quantize: Node) -> Node:
+    """Quantizes a result to 16 bits, and requantizes these to the 8 bits that it had.
+
+    Returns what quantizes it to 16 bits.
+    """
     value, narrow = quantize.operands["x"], quantize.result
     quant = narrow.type.quant
     assert quant is not None
@@ -136,6 +139,7 @@ def _narrow_result(graph: Graph, node: Node, quantize: Node) -> None:
     wide = graph.add("quantize", {"x": value}, types=[kind], name=name, before=quantize).result
     made = graph.add("requantize", {"x": wide}, types=[narrow.type], before=quantize)
     graph.substitute(quantize, made.result)
+    return wide.node
 
 
 def _sixteen(scale: object) -> QuantType:
