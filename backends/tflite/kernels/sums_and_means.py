@@ -60,9 +60,12 @@ def fixed_sum(
     """Computes a + b, or a - b, in fixed point.
 
     Both operands get 20 more bits (15 for 16-bit integers), in units of twice the larger scale; the
-    sum is scaled to the result. `once`: operands are rounded once, ties up.
+    sum is scaled to the result. `once`: operands of one shape are rounded once, ties up; those
+    that are broadcast are left to another kernel.
     """
-    operand_rule = replace(rule, requant=replace(rule.requant, round="half_up")) if once else rule
+    operand_rule = rule
+    if once and a.shape == b.shape:
+        operand_rule = replace(rule, requant=replace(rule.requant, round="half_up"))
     bits = 20 if a_map.storage.bits == 8 else 15
     # In units of twice the larger scale, the shifted operands and their sum fit into 32 bits.
     unit = 2 * max(float(a_map.scale), float(b_map.scale))

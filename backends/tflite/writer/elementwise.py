@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qir.ir.dims import Dim
+from qir.ir.dtype import I16
 from qir.ir.types import TensorType
 
+from .flatbuffer import Field
 from .network import ACTIVATIONS, OpCall, Options, OpWriter, clip_bounds
 from .schema import ELEMENT_TYPES
 
@@ -30,10 +32,12 @@ def _binary(op: str) -> OpWriter:
 
 def _fusing(c: OpCall) -> int:
     """Writes arithmetic whose kernels may end in an activation."""
-    options: Options = (
-        f"{_FUSING[c.op]}Options",
-        {"fused_activation_function": c.activation},
-    )
+    chosen: dict[str, Field] = {"fused_activation_function": c.activation}
+    quant = c.result.quant
+    if c.op in ("add", "sub") and quant is not None and quant.storage == I16:
+        # Else scales that all are powers of two have a kernel of their own, which refuses some.
+        chosen["pot_scale_int16"] = False
+    options: Options = (f"{_FUSING[c.op]}Options", chosen)
     return c.finish(c.op.upper(), (c.tensor("a"), c.tensor("b")), options)
 
 
@@ -103,7 +107,8 @@ def _prelu(c: OpCall) -> int:
     if x.rank < 2 or shape[0] != 1:
         raise c.refused("PRELU has no slopes along the first axis; write it by min and mul")
     kind = slope.type.with_shape(shape[1:])
-    slopes = c.w.constant(c.node, data.data.reshape(shape[1:]), kind, slope.name)
+    held, halves = data.data.reshape(shape[1:]), slope in c.w.halves
+    slopes = c.w.constant(c.node, held, kind, slope.name, halves=halves)
     return c.finish("PRELU", (c.tensor(), slopes))
 
 

@@ -9,7 +9,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.quantized_ops import STRUCTURAL_OPS
 
-from . import elementwise, images, layers, movement
+from . import elementwise, images, layers, movement, selection
+from .halves import constants_of_halves
 from .model import MAX_BYTES
 from .network import Network, OpCall, OpWriter, refusal
 
@@ -18,6 +19,7 @@ OPS: Mapping[str, OpWriter] = {
     **images.OPS,
     **layers.OPS,
     **movement.OPS,
+    **selection.OPS,
 }
 """What writes each op, whether on floats or on integers."""
 _REMEDY = "cut the model before it, or write ONNX"
@@ -28,7 +30,7 @@ def to_tflite(graph: Graph) -> bytes:
 
     Raises Refused for an op that TensorFlow Lite does not have, and names it.
     """
-    w = Network()
+    w = Network(constants_of_halves(graph))
     inputs: dict[str, int] = {}
     for value in graph.inputs:
         w.tensors[value] = inputs[value.name] = w.made(value.node, value.type, value.name)

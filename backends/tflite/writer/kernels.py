@@ -77,8 +77,12 @@ def integer_problem(node: Node, *, own: bool) -> str:
     if call.op in _TO_OTHERS:
         return ""
     result = node.results[0].type.quant
+    if result is None and call.op not in DYNAMIC:
+        return "its result is no integer"
+    if not own and (why := _four_bit_problem(call, dynamic=result is None)):
+        return why
     if result is None:
-        return "" if call.op in DYNAMIC else "its result is no integer"
+        return ""
     try:
         return _problem(call, result, own=own)
     except Refused as error:
@@ -123,6 +127,21 @@ def _wide_problem(c: OpCall, result: QuantType) -> str:
     return ""
 
 
+def _four_bit_problem(c: OpCall, *, dynamic: bool) -> str:
+    """Returns why kernels do not take 4-bit weights so; empty where there are none, or they do."""
+    wide = (v.type for v in c.operands.values() if v.type.quant is not None)
+    weights = next((kind for kind in wide if kind.quant and str(kind.quant.storage) == "i4"), None)
+    if weights is None:
+        return ""
+    if c.op != "linear" or weights.quant is None or weights.quant.axis != 0:
+        return "weights of 4 bits are those of linear layers, with a scale a row"
+    rows, length = weights.shape
+    if rows == 1:
+        return "XNNPACK of TensorFlow 2.21 refuses models with 4-bit weights of one row"
+    odd = dynamic and isinstance(length, int) and length % 2 == 1
+    return "rows of 4-bit weights have an odd length" if odd else ""
+
+
 def _is(quant: QuantType, scale: float, zero: int) -> bool:
     if quant.granularity is not None or quant.dynamic:
         return False
@@ -134,6 +153,8 @@ _MAX_RATIO = 256.0
 """XNNPACK's kernels take factors below this one; some refuse the whole model for a larger one."""
 _MIN_RATIO = 2.0**-10
 """Sums of an operand whose scale is a smaller part of the result's are left to another kernel."""
+_MIN_FACTOR = 2.0**-32
+"""Kernels on 16 bits take smaller factors as 0."""
 
 
 def _scale_problem(c: OpCall, result: QuantType) -> str:
@@ -142,16 +163,19 @@ def _scale_problem(c: OpCall, result: QuantType) -> str:
     if c.op not in ("add", "sub", "mul", "matmul", "conv2d", "linear", "conv_transpose2d"):
         return ""
     kinds = [c.kind(slot) for slot in slots]
-    if result.storage == I16:  # XNNPACK leaves these to other kernels
-        return ""
     scales = [
         np.asarray(kind.quant.scales(), np.float64).reshape(-1) if kind.quant else np.ones(1)
         for kind in kinds
     ]
     made = float(result.scales().reshape(-1)[0])
     if c.op not in ("add", "sub"):
-        factor = float((scales[0] * scales[1]).max()) / made
-        return f"its scales give a factor of {factor:.0f}" if factor >= _MAX_RATIO else ""
+        factors = scales[0] * scales[1] / made
+        if factors.min() < _MIN_FACTOR and result.storage == I16:
+            return f"its scales give a factor of {factors.min():.1e}"
+        most = float(factors.max())
+        return f"its scales give a factor of {most:.0f}" if most >= _MAX_RATIO else ""
+    if result.storage == I16:  # XNNPACK leaves these to other kernels
+        return ""
     ratios = [float(scale[0]) / made for scale in scales]
     if max(ratios) >= _MAX_RATIO:
         return f"an operand's scale is {max(ratios):.0f} times the result's"
@@ -184,10 +208,10 @@ def _layer(c: OpCall, result: QuantType) -> str:
     data, weights = c.kind("x").quant, c.kind("w").quant
     if data is None or weights is None:
         return "its data or its weights are floats"
-    if str(weights.storage) != "i8" and weights.storage != data.storage:
+    if str(weights.storage) not in ("i8", "i4") and weights.storage != data.storage:
         return f"its weights are stored as {weights.storage}, its data as {data.storage}"
-    if str(weights.storage) == "i8" and np.any(np.asarray(weights.zeros())):
-        return "weights of int8 have no zero point"
+    if str(weights.storage) in ("i8", "i4") and np.any(np.asarray(weights.zeros())):
+        return f"weights of {weights.storage} have no zero point"
     return ""
 
 

@@ -64,7 +64,7 @@ def _permuted(c: OpCall, value: Value, perm: Sequence[int], axis: int) -> int:
     assert array is not None
     data = np.ascontiguousarray(array.data.transpose(perm))
     if quant is None:
-        return c.w.plain(data, value.name)
+        return c.w.plain(data, value.name, halves=value in c.w.halves)
     number, quantization = c.w.element(c.node, value.type)
     assert quantization is not None
     if quantization.scales.size > 1 and perm[axis] != quant.axis:
@@ -77,7 +77,8 @@ def _bias(c: OpCall, channels: int, slot: str = "bias", weight: str = "w", data:
     value, x, w = c.operands.get(slot), c.kind(data).quant, c.kind(weight).quant
     if x is None or w is None:
         if value is None:
-            return c.w.plain(np.zeros(channels, np.float32), "bias")
+            halves = c.operands[weight] in c.w.halves
+            return c.w.plain(np.zeros(channels, np.float32), "bias", halves=halves)
         return c.tensor(slot)
     wide = str(x.storage) == "i16"
     carrier = np.int64 if wide else np.int32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -23,17 +23,16 @@ from .versions import version_of
 Options: TypeAlias = "tuple[str, Mapping[str, Field]] | None"
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """The axes of images with channels last, by those with channels first, and back."""
-_HALVED_AXES, _HALVED_ELEMENTS = 2, 64
-"""Constants with fewer axes or elements gain nothing by float16."""
-STORAGES = ("i8", "u8", "i16")
-"""The element types that TensorFlow Lite's kernels take as quantized data."""
+STORAGES = ("i8", "u8", "i16", "i4")
+"""The element types that TensorFlow Lite's kernels take as quantized values; i4 are weights."""
 
 
 class Network:
     """A file under construction, with the tensor of each value."""
 
-    def __init__(self) -> None:
-        self.model = ModelBuilder()
+    def __init__(self, halves: Collection[Value] = ()) -> None:
+        self.model, self.halves = ModelBuilder(), halves
+        """`halves` are constants that are stored as float16."""
         self.tensors: dict[Value, int] = {}
         self.images: dict[Value, int] = {}
         """Tensors with channels last, of values that have them first."""
@@ -50,7 +49,10 @@ class Network:
         if value not in self.tensors:
             array = value.constant
             assert array is not None, value
-            self.tensors[value] = self.constant(value.node, array.data, value.type, value.name)
+            halves = value in self.halves
+            self.tensors[value] = self.constant(
+                value.node, array.data, value.type, value.name, halves=halves
+            )
         return self.tensors[value]
 
     def image(self, value: Value) -> int:
@@ -67,17 +69,28 @@ class Network:
         return self.images[value]
 
     def constant(
-        self, node: Node, data: NDArray[np.generic], kind: TensorType, name: str = "constant"
+        self,
+        node: Node,
+        data: NDArray[np.generic],
+        kind: TensorType,
+        name: str = "constant",
+        *,
+        halves: bool = False,
     ) -> int:
-        """Adds a constant of a type."""
-        if kind.quant is None and _is_of_halves(data):
+        """Adds a constant of a type; floats may be stored as float16."""
+        if halves:
             return self._halves(data, name)
         number, quantization = self.element(node, kind)
-        return self.model.tensor(name, data.shape, number, quantization, data)
+        held = data
+        if kind.quant is not None and str(kind.quant.storage) == "i4":
+            held = _packed(data)
+        return self.model.tensor(name, data.shape, number, quantization, held)
 
-    def plain(self, data: NDArray[np.generic], name: str = "constant") -> int:
-        """Adds a constant of plain numbers: float32, int32, int64 or bool."""
-        if _is_of_halves(data):
+    def plain(
+        self, data: NDArray[np.generic], name: str = "constant", *, halves: bool = False
+    ) -> int:
+        """Adds a constant of plain numbers: float32, also stored as float16, int32, int64, bool."""
+        if halves:
             return self._halves(data, name)
         word = {"float32": "f32", "int32": "i32", "int64": "i64", "bool": "bool"}
         return self.model.tensor(name, data.shape, ELEMENT_TYPES[word[data.dtype.name]], None, data)
@@ -295,15 +308,11 @@ def as_image(kind: TensorType) -> TensorType:
     return kind.with_shape(tuple(kind.shape[axis] for axis in TO_LAST))
 
 
-def _is_of_halves(data: NDArray[np.generic]) -> bool:
-    """Returns whether a constant is worth storing in float16, and loses nothing there.
-
-    So are weights that were rounded to float16, or came from a file that has them so.
-    """
-    if data.dtype != np.float32 or data.ndim < _HALVED_AXES or data.size < _HALVED_ELEMENTS:
-        return False
-    with np.errstate(over="ignore"):
-        return np.array_equal(data, data.astype(np.float16))
+def _packed(data: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Returns values of 4 bits, two in a byte, the first in its lower half."""
+    halves = data.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    halves = np.append(halves, np.zeros(halves.size % 2, np.uint8))
+    return np.asarray(halves[::2] | halves[1::2] << 4)
 
 
 def sizes_of(kind: TensorType) -> tuple[int, ...]:

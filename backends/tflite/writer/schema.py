@@ -52,6 +52,7 @@ TABLES = parse_tables(
     SoftmaxOptions = beta:f4
     SpaceToDepthOptions = block_size:i4
     SplitVOptions = num_splits:i4
+    OneHotOptions = axis:i4
     SqueezeOptions = squeeze_dims:[i4]
     StridedSliceOptions = begin_mask:i4 end_mask:i4 ellipsis_mask:i4 new_axis_mask:i4 shrink_axis_mask:i4 offset:flag
     SubOptions = fused_activation_function:i1 pot_scale_int16:flag
@@ -86,6 +87,7 @@ OPTIONS: Mapping[str, int] = {
     "ShapeOptions": 55,
     "ArgMinOptions": 57,
     "PackOptions": 59,
+    "OneHotOptions": 61,
     "ResizeNearestNeighborOptions": 74,
     "LeakyReluOptions": 75,
     "MirrorPadOptions": 77,
@@ -129,6 +131,7 @@ OPERATORS: Mapping[str, int] = {
     "SQUEEZE": 43,
     "STRIDED_SLICE": 45,
     "EXP": 47,
+    "TOPK_V2": 48,
     "LOG_SOFTMAX": 50,
     "CAST": 53,
     "PRELU": 54,
@@ -159,6 +162,7 @@ OPERATORS: Mapping[str, int] = {
     "REDUCE_MAX": 82,
     "PACK": 83,
     "LOGICAL_OR": 84,
+    "ONE_HOT": 85,
     "LOGICAL_AND": 86,
     "LOGICAL_NOT": 87,
     "REDUCE_MIN": 89,
@@ -202,6 +206,7 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "i16": 7,
     "i8": 9,
     "f64": 10,
+    "i4": 17,
 }
 """The number of an element type."""
 

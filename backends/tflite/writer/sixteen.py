@@ -20,9 +20,12 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.group.pairs import put_pair
 
 from .kernels import FIXED_RESULTS, KEEPING, ON_16_BITS, is_fused_clip
+from .network import clip_bounds
 
 _FINER = 128
 """Steps of 16 bits in one of 8: the differences of 8-bit values from their zero point fit."""
+_FAR = 2.0**30
+"""Bounds of so many steps are dropped."""
 _REACH = 32767
 """The largest 16-bit value that scales are chosen by."""
 
@@ -44,12 +47,30 @@ def compute_in_16_bits(graph: Graph, ledger: Ledger, step: str) -> None:
             for slot in narrow:
                 graph.set_operand(node, slot, _wide_operand(graph, node, slot, widened))
             if _storage(made.result) == I8:
-                _narrow_result(graph, node, made)
+                made = _narrow_result(graph, node, made)
                 narrow.append("result")
             if narrow:
                 reason = f"{node.op} in 16 bits: its {', '.join(narrow)} of 8 bits is requantized"
                 ledger.add(Change.REGROUPED, step, node.results[0].name, reason)
         _store_wide_bias(graph, node)
+        _drop_far_bounds(graph, made)
+
+
+def _drop_far_bounds(graph: Graph, quantize: Node) -> None:
+    """Drops bounds of an activation that no 16-bit value reaches and 32 bits may not hold.
+
+    Kernels that would quantize such a bound refuse the whole model.
+    """
+    clip, quant = quantize.operands["x"].node, quantize.result.type.quant
+    if clip.op != "clip" or quant is None:
+        return
+    low, high = clip_bounds(clip.attrs)
+    if high is None or high / float(quant.scales()) < _FAR:
+        return
+    x = clip.operands["x"]
+    if low == 0.0:
+        x = graph.add("relu", {"x": x}, before=clip, origins=clip.origins).result
+    graph.substitute(clip, x)
 
 
 def _storage(value: Value) -> object:
@@ -100,8 +121,11 @@ def _wide_operand(graph: Graph, node: Node, slot: str, widened: dict[Value, Valu
     return widened[value]
 
 
-def _narrow_result(graph: Graph, node: Node, quantize: Node) -> None:
-    """Quantizes a result to 16 bits, and requantizes these to the 8 bits that it had."""
+def _narrow_result(graph: Graph, node: Node, quantize: Node) -> Node:
+    """Quantizes a result to 16 bits, and requantizes these to the 8 bits that it had.
+
+    Returns what quantizes it to 16 bits.
+    """
     value, narrow = quantize.operands["x"], quantize.result
     quant = narrow.type.quant
     assert quant is not None
@@ -115,6 +139,7 @@ def _narrow_result(graph: Graph, node: Node, quantize: Node) -> None:
     wide = graph.add("quantize", {"x": value}, types=[kind], name=name, before=quantize).result
     made = graph.add("requantize", {"x": wide}, types=[narrow.type], before=quantize)
     graph.substitute(quantize, made.result)
+    return wide.node
 
 
 def _sixteen(scale: object) -> QuantType:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from .flatbuffer import Field
 from .schema import ELEMENT_TYPES
 
-_I8, _I16, _U8, _F16 = (ELEMENT_TYPES[word] for word in ("i8", "i16", "u8", "f16"))
+_I4, _I8, _I16, _U8, _F16 = (ELEMENT_TYPES[word] for word in ("i4", "i8", "i16", "u8", "f16"))
 _SIGNED: Mapping[str, int] = {
     "CONV_2D": 3,
     "DEPTHWISE_CONV_2D": 3,
@@ -49,6 +49,8 @@ def version_of(
         return 2 if elements[0] in (_I8, _I16, _U8) else 1
     if op == "DEQUANTIZE" and elements[0] in (_I16, _F16):
         return 3
+    if op == "FULLY_CONNECTED" and _I4 in elements:
+        return 10
     if op == "FULLY_CONNECTED" and flags.get("keep_num_dims"):
         return max(version, 5)
     if op == "TRANSPOSE_CONV":

@@ -46,8 +46,6 @@ from qir.rewrite.runner.options import option
 
 HALVES = "f16"
 """How these weights are asked for."""
-_AXES = 2
-"""Constants of fewer axes, such as biases, are small and stay float32."""
 
 
 def plan_halves(graph: Graph, name: str, user_rules: Iterable[UserRule] = ()) -> Plan:
@@ -71,21 +69,21 @@ def plan_halves(graph: Graph, name: str, user_rules: Iterable[UserRule] = ()) ->
 
 
 def _weights(node: Node) -> dict[str, Value]:
-    """Returns the constants of an op that have the axes of weights, by slot."""
+    """Returns the float32 constants of an op, by slot; single numbers are none of them."""
     return {
         slot: value
         for slot, value in node.operands.items()
         if value.constant is not None
         and value.type.quant is None
         and value.type.dtype == F32
-        and value.type.rank >= _AXES
+        and value.type.rank
     }
 
 
 def _float_reason(node: Node, user_rules: tuple[UserRule, ...]) -> str:
     weights = _weights(node)
     if not weights:
-        return "it has no float32 constant of two axes or more"
+        return "it reads no float32 weights"
     if is_float_by_rule(node, user_rules):
         return "a rule keeps it float"
     beyond = next((value for value in weights.values() if not _fits(value)), None)
@@ -106,10 +104,10 @@ def _fits(value: Value) -> bool:
 
 @dataclass(frozen=True)
 class HalveWeights(Pass):
-    """Stores constants of two axes or more in float16; what is computed with them stays float32.
+    """Stores weights and biases in float16; what is computed with them stays float32.
 
-    Those of branches and loops are, too. Constants that float16 does not hold stay, as do those of
-    ops that a rule keeps in float.
+    All float32 constants but single numbers are, those of branches and loops too. What float16 does
+    not hold stays, and so does what ops read that a rule keeps in float.
     """
 
     name = "halve-weights"

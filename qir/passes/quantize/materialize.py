@@ -420,11 +420,11 @@ class _Materializing:
     ) -> NDArray[np.floating]:
         """Raises weight scales where the bias would not fit, as the runtime's tool does."""
         assert bias.constant is not None
-        storage = node.schemes[spec(node.op).traits.bias or ""].storage
-        most = float(storage.bounds[1])
+        scheme = node.schemes[spec(node.op).traits.bias or ""]
+        most = float(scheme.high)
         needed = np.abs(bias.constant.data.astype(np.float64)) / (float(data_scale) * most)
-        # |bias| / (data scale * weight scale) <= 2^31 - 1, or 2^63 - 1, solved for the weight
-        # scale. The factor 1 + 2^-20 keeps this true after the scale is rounded to float32.
+        # |bias| / (data scale * weight scale) <= 2^31 - 1, or what the scheme says, solved for
+        # the weight scale. The factor 1 + 2^-20 keeps this true after it is rounded to float32.
         least_scales = (needed if np.ndim(scales) else needed.max(initial=0)) * (1 + 2**-20)
         if np.all(scales >= least_scales):
             return scales
@@ -432,7 +432,7 @@ class _Materializing:
             Change.QUANTIZED,
             self.step,
             node.name,
-            f"weight scale raised so that the bias fits {storage}",
+            f"weight scale raised so that the bias fits {scheme.storage}",
         )
         return np.asarray(np.maximum(scales, least_scales.astype(np.float32)))
 

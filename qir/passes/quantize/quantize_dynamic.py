@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from qir.analysis.bodies import graphs_with_bodies
 from qir.analysis.decisions import ALREADY_QUANTIZED, Decision, GraphFacts, Plan
 from qir.analysis.quantized_regions import is_dequantized, is_quantized_already
-from qir.analysis.user_rules import UserRule
+from qir.analysis.user_rules import UserRule, fit_to_slot
 from qir.capability import Capability, Dynamic, OpCapability
 from qir.errors import DataError, SchemeError
 from qir.ir.attrs import Attr, same
@@ -163,6 +163,10 @@ def _weight_scheme(
     if not requested:
         return options[0]
     if requested[-1].storage not in (I8, U8):
+        listed = entry.slots.get(spec(node.op).traits.weight or "", ()) if entry else ()
+        fitting = (fit_to_slot(allowed, requested[-1]) for allowed in listed)
+        if (found := next((each for each in fitting if each is not None), None)) is not None:
+            return found
         raise SchemeError(
             f"{node.name}: {table.name} sums weights of i8 and u8, not {requested[-1]}"
         )

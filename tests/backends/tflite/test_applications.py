@@ -27,8 +27,9 @@ SIZES = {
 }
 
 
+@pytest.mark.parametrize("target", ["tflite", "tflite-16x8"])
 @pytest.mark.parametrize("name", SIZES)
-def test_every_quantized_value_is_the_interpreters(name: str) -> None:
+def test_every_quantized_value_is_the_interpreters(name: str, target: str) -> None:
     tf.keras.utils.set_random_seed(1)
     shape = (SIZES[name], SIZES[name], 3)
     model = getattr(tf.keras.applications, name)(weights=None, input_shape=shape, classes=10)
@@ -40,5 +41,5 @@ def test_every_quantized_value_is_the_interpreters(name: str) -> None:
         return {graph.inputs[0].name: drawn.astype(np.float32)}
 
     given = feeds()
-    found = compared(quantized(graph, feeds(), feeds()), given)
+    found = compared(quantized(graph, feeds(), feeds(), target=target), given)
     assert f"| {name} | {found.integers:,} | 0 |" in PAGE.read_text(encoding="utf-8")

@@ -97,6 +97,30 @@ def test_a_small_graph_computes_the_same(name: str) -> None:
     close(graph, {"x": np.random.default_rng(3).normal(0, 1, sizes).astype(F)})
 
 
+@pytest.mark.parametrize(("axis", "largest"), [(-1, True), (1, True), (2, False), (0, False)])
+def test_the_greatest_along_an_axis_are_found(axis: int, largest: bool) -> None:
+    graph = _graph("%y = relu(%x) : 4x5x6xf32", x="4x5x6xf32")
+    attrs = {"k": 3, "axis": axis, "largest": largest}
+    values, places = graph.add("top_k", {"x": graph["y"]}, attrs).results
+    graph.set_operand(graph.output, "y", values)
+    graph.set_operand(graph.output, "places", places)
+    # Equal elements too: of these the first comes first.
+    x = np.random.default_rng(5).integers(0, 4, (4, 5, 6)).astype(F)
+    close(graph, {"x": x})
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+@pytest.mark.parametrize("kind", ["i32", "i64"])
+def test_classes_become_rows(kind: str, axis: int) -> None:
+    graph = _graph("%v = constant([-1.0, 2.5]) : 2xf32 %y = relu(%v) : 2xf32", x=f"(N)x3x{kind}")
+    attrs = {"depth": 5, "axis": axis}
+    operands = {"indices": graph["x"], "values": graph["v"]}
+    graph.set_operand(graph.output, "y", graph.add("one_hot", operands, attrs).result)
+    graph.prune()
+    x = np.array([[0, 4, 2], [-1, 5, -5], [-6, 1, 9]], kind.replace("i", "int"))
+    close(graph, {"x": x})
+
+
 def test_a_convolution_of_rows_computes_the_same() -> None:
     for groups in (1, 4):
         rng = np.random.default_rng(groups)

@@ -101,6 +101,36 @@ def test_an_op_takes_constants_of_halves(name: str) -> None:
     TfliteSession(content, 2)(**net.feeds(2))  # another batch, by more threads
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["residual", *LAYERS])
+def test_xnnpack_computes_what_it_computes_of_floats(name: str) -> None:
+    """It leaves a layer of float16 weights with a float32 bias to slower kernels."""
+    tf = pytest.importorskip("tensorflow")
+    net = residual(7) if name == "residual" else Net(8, 12, 3)
+    if name != "residual":
+        net.ends(LAYERS[name](net, net.relu(net.conv(net.x, 8))))
+
+    def parts(graph: qir.Graph) -> int:
+        content = to_tflite(converted(graph, qir.Ledger()))
+        interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
+        interpreter.allocate_tensors()
+        return [op["op_name"] for op in interpreter._get_ops_details()].count("DELEGATE")
+
+    made = qir.quantize(net.graph, weights="f16", target=TARGET)
+    assert parts(made) == parts(net.graph)
+
+
+def test_a_layer_has_weights_and_bias_of_halves_or_neither() -> None:
+    net = Net(8, 12, 3)
+    net.ends(net.conv(net.x, 8))
+    (conv,) = (node for node in net.graph if node.op == "conv2d")
+    data = conv.operands["w"].constant
+    assert data is not None
+    halves = net.graph.constant(data.data.astype(np.float16).astype(F))
+    net.graph.set_operand(conv, "w", halves)
+    assert b"/f16" not in to_tflite(converted(net.graph, qir.Ledger()))
+
+
 def test_rules_and_numbers_beyond_float16_keep_weights() -> None:
     net = inverted(7)
     first = next(node for node in net.graph if node.op == "conv2d")

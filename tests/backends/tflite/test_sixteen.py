@@ -7,10 +7,14 @@ import pytest
 
 import qir
 from qir.analysis.wide_activations import wide_rules
+from qir.backends.tflite.session import TfliteSession
+from qir.backends.tflite.writer.file import to_tflite
 from qir.backends.tflite.writer.forms import converted
 from qir.errors import SchemeError
 from qir.frontends.tflite.model_file import TfliteFile
 from qir.ir.dtype import I8, I16
+from qir.ir.numerals import number_text
+from qir.ir.types import uniform
 from qir.mixed_precision import search_recipe
 from qir.quantizing import prepare
 from qir.recipe import Recipe
@@ -26,6 +30,7 @@ WIDE = "tflite-16x8"
 NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches, "padded": padded}
 FLOAT = {"clip", "hard_swish", "gelu", "silu", "prelu", "tile", "depth_to_space"}
 """Ops of `CASES` that TensorFlow Lite has no kernel of on 16 bits, or none that is used."""
+SCALES = [(1.7e-5, 9.1e-5, 8.3e-5), (8.8e-5, 2.3e-5, 6.1e-5), (3.1e-5, 3.0e-5, 4.4e-5)]
 F = np.float32
 
 
@@ -138,3 +143,72 @@ def test_a_goal_is_reached_by_16_bits_without_floats() -> None:
     compared(made, net.feeds(3))
     kinds = {v.type.quant.storage for v in made.values.values() if v.type.quant is not None}
     assert {I8, I16} <= kinds
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 6.0), (-1.0, 1.0)])
+def test_bounds_that_32_bits_do_not_hold_are_dropped(bounds: tuple[float, float]) -> None:
+    """TensorFlow Lite refuses a model in which a bound is 2^31 steps or more."""
+    net = Net(8, 12, 3)
+    small = net.graph.constant(np.full(1, 1e-6, F))
+    x = net.conv(net.op("mul", net.conv(net.x, 6), small), 6, bias=False)
+    net.ends(net.conv(net.op("clip", x, min=bounds[0], max=bounds[1]), 4))
+    made = quantized(net, target=WIDE)
+    feeds = net.feeds(3)
+    feeds["x"] *= F(1.5)
+    compared(made, feeds)
+
+
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_sums_of_scales_that_are_powers_of_two_have_the_usual_kernel(op: str) -> None:
+    net = Net(8, 12, 3)
+    a = net.op("tanh", net.conv(net.x, 6))
+    net.ends(net.op(op, a, net.op("sigmoid", net.conv(net.x, 6))))
+    statistics = qir.calibrate(net.graph, [net.feeds(4)])
+    made = qir.quantize(net.graph, statistics, target=WIDE)
+    for node in list(made):
+        quant = node.results[0].type.quant if node.results else None
+        if quant is not None and node.op == "quantize" and node.operands["x"].node.op == op:
+            kind = uniform(I16, F(2.0**-16), 0)
+            made.set_type(node.result, node.result.type.with_element(kind))
+    whole = converted(made, qir.Ledger())
+    (total,) = (node for node in whole if node.op == op)
+    quants = [value.type.quant for value in (*total.operands.values(), total.result)]
+    assert [float(q.scales()) for q in quants if q is not None] == [2.0**-15, 2.0**-15, 2.0**-16]
+    compared(made, net.feeds(3))
+
+
+def test_a_bias_fits_the_sums_that_kernels_take() -> None:
+    """A sum of 2^47 or more overflows: weight scales are raised where a bias is so large."""
+    net = Net(8, 12, 3)
+    small = net.graph.constant(np.full(1, 1e-7, F))
+    x = net.op("mul", net.conv(net.x, 6), small)
+    w = net.graph.constant(net.rng.normal(0, 1e-4, (4, 6, 1, 1)).astype(F))
+    bias = net.graph.constant(np.array([3, 1, 0.5, 1e-4], F))
+    net.ends(net.graph.add("conv2d", {"x": x, "w": w, "bias": bias}).result)
+    feeds = net.feeds(3)
+    made = quantized(net, target=WIDE)
+    compared(made, feeds)
+    (exact,), (found,) = (qir.run(graph, feeds).values() for graph in (net.graph, made))
+    assert decibels(exact, found) > 60
+
+
+@pytest.mark.parametrize("row", [(40, 64), (1,), (64,), (40, 1)])
+def test_operands_of_a_sum_are_rounded_twice_where_one_is_broadcast(row: tuple[int, ...]) -> None:
+    """Those of one shape are rounded once; -32048 and 32767 tell it by these scales."""
+    rng = np.random.default_rng(len(row))
+    for a, b, made in [(2.0**-15, 3.0518509447574615e-05, 6.095050412113778e-05), *SCALES]:
+        kinds = [f"!quant.uniform<i16:f32, {number_text(F(scale))}>" for scale in (a, b, made)]
+        sizes = "x".join(map(str, row))
+        graph = qir.parse(
+            f"graph main as tflite-2.21.xnnpack {{ %a = input() : 40x64x{kinds[0]} "
+            f"%b = input() : {sizes}x{kinds[1]} %y = add(%a, %b) : 40x64x{kinds[2]} output(y=%y) }}"
+        )
+        shapes = ((40, 64), row)
+        left, right = (rng.integers(-32768, 32768, s).astype(np.int16) for s in shapes)
+        left.flat[0], right.flat[0] = -32048, 32767
+        feeds = {"a": left, "b": right}
+        (found,) = TfliteSession(to_tflite(graph), 1)(**feeds).values()
+        (wanted,) = qir.run(graph, feeds).values()
+        assert np.array_equal(np.asarray(found), wanted)
+        if made == 6.095050412113778e-05:
+            assert wanted.flat[0] == (361 if row == (40, 64) else 360)

@@ -29,9 +29,9 @@ class Compared:
     """How far floats are off at most, of the largest in their tensor."""
 
 
-def quantized(graph: qir.Graph, *batches: Feeds) -> qir.Graph:
+def quantized(graph: qir.Graph, *batches: Feeds, target: str = TARGET) -> qir.Graph:
     """A graph quantized for TensorFlow Lite with the statistics of batches."""
-    return qir.quantize(graph, qir.calibrate(graph, list(batches)), target=TARGET)
+    return qir.quantize(graph, qir.calibrate(graph, list(batches)), target=target)
 
 
 def kernels(graph: qir.Graph) -> list[str]:
