@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from qir._kernels import _cpu
 from qir.analysis.activations import bounds_by_native_rule
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
@@ -179,6 +180,9 @@ def transposed_copy(matrix: NDArray[_Element]) -> NDArray[_Element]:
 
     As many rows are transposed at once as fill a line of the cache with each column.
     """
+    if matrix.itemsize == 1:
+        rows = np.ascontiguousarray(matrix).view(np.uint8)
+        return _cpu.transposed(rows).view(matrix.dtype)
     out = np.empty(matrix.shape[::-1], matrix.dtype)
     step = _CACHE_LINE // matrix.itemsize
     for start in range(0, len(matrix), step):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import DataError, QirError, Refused, TypeRuleError, UsageError
 from qir.ir import dims
-from qir.ir.calls import make_call
+from qir.ir.calls import cached_result_types, make_call
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -191,7 +191,10 @@ def _inferred_shapes(
         return declared
     if node.bodies:
         return [tuple(dims.bind(d, size_of_name) for d in shape) for shape in declared]
-    inferred = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
+    # Float ops of equal operands were inferred when the graph was made.
+    inferred = cached_result_types(node.op, node.operands, node.attrs)
+    if inferred is None:
+        inferred = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
     # Where the rule leaves a dimension open, the declared one is bound.
     return [
         tuple(

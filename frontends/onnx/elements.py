@@ -59,9 +59,9 @@ def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
                 # and constants that share memory are taken for one tensor.
                 data = data.copy()
             return Array(data, _tensor_type(shape, tensor.data_type), name)
-    return Array(
-        _decoded_elements(tensor, kind, shape), _tensor_type(shape, tensor.data_type), name
-    )
+    decoded = _decoded_elements(tensor, kind, shape)
+    decoded.flags.writeable = False  # nobody else has it, so that it need not be copied
+    return Array(decoded, _tensor_type(shape, tensor.data_type), name)
 
 
 _NATIVE = frozenset("bool u8 i8 u16 i16 u32 i32 u64 i64 f16 f32 f64".split() * IS_LITTLE_ENDIAN)

@@ -21,12 +21,13 @@ def annotated_qparam_names(reader: OnnxReader) -> dict[str, tuple[str, str]]:
     """
     if reader.outer is not None or not reader.proto.quantization_annotation:
         return {}
+    reader.annotations = tuple(_annotations(reader))
     proto = reader.proto
     quantizable = {
         i.name for i in proto.input if i.type.tensor_type.elem_type in _QUANTIZABLE_NUMBERS
     }
     quantizable |= {t.name for t in proto.initializer if t.data_type in _QUANTIZABLE_NUMBERS}
-    return {name: pair for name, pair in _annotations(reader) if name in quantizable and pair[0]}
+    return {name: pair for name, pair in reader.annotations if name in quantizable and pair[0]}
 
 
 def dropped_annotations(reader: OnnxReader) -> Iterator[tuple[str, str]]:
@@ -36,7 +37,7 @@ def dropped_annotations(reader: OnnxReader) -> Iterator[tuple[str, str]]:
     # Stated by an operator anyway, or held by the graph.
     dropped = [
         (name, pair)
-        for name, pair in _annotations(reader)
+        for name, pair in reader.annotations
         if name not in reader.qparam_names or name in reader.annotated_qparam_names
     ]
     dropped = [(name, pair) for name, pair in dropped if not reader.is_quantized(name)]

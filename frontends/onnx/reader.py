@@ -94,6 +94,8 @@ class OnnxReader:
         """Names of the source, which generated names must avoid."""
         self.qparam_names: Mapping[str, tuple[str, str]] = {}
         """(scale, zero point) names of tensors that some operator quantizes or dequantizes."""
+        self.annotations: Sequence[tuple[str, tuple[str, str]]] = ()
+        """(scale, zero point) names by tensor, as the `quantization_annotation` states them."""
         self.annotated_qparam_names: Mapping[str, tuple[str, str]] = {}
         """The same for tensors that only a `quantization_annotation` describes."""
         self.clip_bounds: dict[str, tuple[tuple[int, int], Origin]] = {}

@@ -234,6 +234,7 @@ cdef extern from "rows/rows.h" nogil:
 
 cdef extern from "layout/layout.h" nogil:
     int QIR_MAX_RANK
+    void qir_transpose_bytes(const uint8_t *x, size_t rows, size_t columns, uint8_t *y)
     cdef struct qir_copy:
         size_t rows, width, x_stride, y_stride, x_offset, y_offset
     cdef struct qir_permutation:

@@ -67,6 +67,9 @@ def caps() -> list[str]:
 def checksum(data: bytes | memoryview) -> int:
     """A 64-bit sum of bytes, as fast as memory; any change of one word changes it."""
 
+def transposed(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The transpose of a matrix of bytes, contiguous as the matrix is."""
+
 class DataFault(ValueError):
     """A step met data that it cannot take, such as an index outside of an axis."""
 

@@ -30,7 +30,7 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 __all__ = ["EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "caps", "checksum",
-           "cpu_features", "default_threads", "isa"]
+           "cpu_features", "default_threads", "isa", "transposed"]
 
 EXTERNAL = -1
 REALS = ("add", "sub", "mul", "div")  # as enum qir_real has them
@@ -70,6 +70,17 @@ def checksum(data):
     with nogil:
         found = qir_checksum(&view[0] if size else NULL, size)
     return found
+
+
+def transposed(const uint8_t[:, ::1] x not None):
+    """Returns a matrix of bytes transposed."""
+    out = np.empty((x.shape[1], x.shape[0]), np.uint8)
+    cdef uint8_t[:, ::1] y = out
+    cdef size_t rows = x.shape[0], columns = x.shape[1]
+    if rows and columns:
+        with nogil:
+            qir_transpose_bytes(&x[0, 0], rows, columns, &y[0, 0])
+    return out
 
 
 # ---- parameters of steps ---------------------------------------------------------------------

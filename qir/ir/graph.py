@@ -557,15 +557,19 @@ class Graph(Structure):
         for node in self:
             node_copy = Node(node._op, node._attrs, node._origins, node._profile, node._stages)
             # Tables are copied, since each node edits its own in place; EMPTY_TABLE is never
-            # edited.
-            node_copy._slot_origins = dict(node._slot_origins) or EMPTY_TABLE
-            node_copy._schemes = dict(node._schemes) or EMPTY_TABLE
-            node_copy._inner = dict(node._inner) or EMPTY_TABLE
+            # edited, and most are that one.
+            if node._slot_origins:
+                node_copy._slot_origins = dict(node._slot_origins)
+            if node._schemes:
+                node_copy._schemes = dict(node._schemes)
+            if node._inner:
+                node_copy._inner = dict(node._inner)
             operands = {slot: copies[value] for slot, value in node._operands.items()}
-            types = tuple(value._type for value in node._results)
-            out._place(node_copy, operands, types, [v.name for v in node._results], None)
-            out._hold(node_copy, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
-            for value, value_copy in zip(node._results, node_copy.results, strict=True):
+            types = tuple([value._type for value in node._results])
+            out._insert(node_copy, operands, types, [v._name for v in node._results], None)
+            if node in self._bodies:
+                out._hold(node_copy, {n: b.copy() for n, b in self._bodies[node].items()})
+            for value, value_copy in zip(node._results, node_copy._results, strict=True):
                 copies[value] = value_copy
                 value_copy._lineage = value._lineage
             if node is self._output:

@@ -37,12 +37,17 @@ if TYPE_CHECKING:
     # A type checker sees `property`; at run time a C-level getter saves a Python call for each read
     # of an attribute, the commonest operation of every pass.
     from builtins import property as shown
+    from builtins import property as viewed
 else:
 
     def shown(getter: Callable[[object], object]) -> property:
         """Returns a property that reads the attribute of its name and `_`, without a call of
         Python."""
         return property(attrgetter(f"_{getter.__name__}"), doc=getter.__doc__)
+
+    def viewed(getter: Callable[[object], object]) -> property:
+        """Returns such a property of the view that a node keeps of its table of that name."""
+        return property(attrgetter(f"_{getter.__name__}_view"), doc=getter.__doc__)
 
 
 def with_entry(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
@@ -228,6 +233,7 @@ class Node(_Part):
         "_next",
         "_op",
         "_operands",
+        "_operands_view",
         "_origins",
         "_prev",
         "_profile",
@@ -249,6 +255,8 @@ class Node(_Part):
         self._op = op
         self._attrs = attrs
         self._operands: dict[str, Value] = {}
+        # Made once: nothing of a node is read as often.
+        self._operands_view = MappingProxyType(self._operands)
         self._results: tuple[Value, ...] = ()
         self._origins = origins
         self._slot_origins: Mapping[str, tuple[Origin, ...]] = EMPTY_TABLE
@@ -298,10 +306,10 @@ class Node(_Part):
         """Its attributes, every one its op has."""
         return MappingProxyType(self._attrs)
 
-    @property
+    @viewed
     def operands(self) -> Mapping[str, Value]:
         """The value in each slot."""
-        return MappingProxyType(self._operands)
+        return self._operands_view
 
     @property
     def schemes(self) -> Mapping[str, Scheme]:
@@ -345,7 +353,10 @@ class Node(_Part):
     @property
     def used(self) -> bool:
         """Whether somebody uses a result."""
-        return any(value._uses for value in self._results)
+        for value in self._results:  # a loop: passes ask this of every node
+            if value._uses:
+                return True
+        return False
 
     def attr(self, name: str) -> Attr:
         """Returns an attribute; raises KeyError if the op has none of that name."""

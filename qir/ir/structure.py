@@ -271,9 +271,20 @@ class Structure:
                 raise GraphError(f"{node._op}: %{value._name} is made after {before.name}")
         names = self._names(node._op, name, len(kinds))
         # From here on nothing raises: an edit happens whole or not at all.
+        self._insert(node, operands, kinds, names, before)
+
+    def _insert(
+        self,
+        node: Node,
+        operands: Mapping[str, Value],
+        kinds: tuple[TensorType, ...],
+        names: list[str],
+        before: Node | None,
+    ) -> None:
+        """Places a node that is known to fit, with names that are not taken."""
         node._graph = self  # type: ignore[assignment]  # every structure is a graph
         self._order.insert(node, before)
-        nodes.add(node)
+        self._nodes.add(node)
         if len(kinds) == 1:
             only_value = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
             node._results = (only_value,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Protocol, TypeAlias, TypeVar
 
 from qir.ir.attrs import Attr, same
@@ -117,6 +117,7 @@ def quantize_query(kind: QuantType) -> Query:
     )
 
 
+@cache  # there are few
 def choose_query(storage: str, grain: str = "tensor", bounds: str = "full") -> Query:
     """Returns the query of a profile for scales and zero points of ranges."""
     attrs = spec("quantize").complete_attrs({})

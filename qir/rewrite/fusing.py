@@ -27,7 +27,7 @@ from qir.rewrite.runner.tolerance import REGROUPED
 
 _add_node, _add_chain = unchecked(Graph.add), unchecked(Graph.add_chain)
 _set_slot_origins, _substitute = unchecked(Graph.set_slot_origins), unchecked(Graph.substitute)
-_remove = unchecked(Graph.remove)
+_set_lineage, _remove = unchecked(Graph.set_lineage), unchecked(Graph.remove)
 INTEGER_OPS = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
     "max_pool2d reshape flatten transpose squeeze unsqueeze slice leaky_relu pad relu clip".split()
@@ -464,9 +464,17 @@ def _bias_as_computed(
         elif value.type.quant is None:
             data = _quantized_bias(match, data, rule, rules)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
-    constant = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.anchor)
-    graph.set_origins(constant.node, value.node.origins)
-    graph.set_lineage(constant, value.lineage)
+    constant = _add_node(
+        graph,
+        "constant",
+        None,
+        {"data": raw},
+        types=(raw.type,),
+        name=f"{value.name}.raw",
+        before=match.anchor,
+        origins=value.node.origins,
+    ).result
+    _set_lineage(graph, constant, value.lineage)
     return constant
 
 

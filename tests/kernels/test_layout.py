@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qir._kernels._cpu import EXTERNAL, Plan
+from qir._kernels._cpu import EXTERNAL, Plan, transposed
 
 from .one import ISAS, one, random_integers
 
@@ -30,6 +30,15 @@ def test_transpose_orders_axes_as_numpy_does(
             itemsize=x.itemsize,
         )
         assert np.array_equal(got, expected), perm
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 63, 64, 65, 200])
+@pytest.mark.parametrize("columns", [0, 1, 8, 15, 64, 72, 131])
+def test_a_matrix_of_bytes_is_transposed_whatever_its_size(rows: int, columns: int) -> None:
+    x = np.random.default_rng(rows).integers(0, 256, (rows, columns), np.uint8)
+    got = transposed(x)
+    assert got.flags.c_contiguous
+    assert np.array_equal(got, x.T)
 
 
 def test_transpose_takes_eight_axes() -> None:

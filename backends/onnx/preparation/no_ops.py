@@ -20,6 +20,7 @@ _NEUTRAL_OPERANDS: Mapping[str, tuple[float, tuple[str, ...]]] = {
 """The number that makes an op an identity, and the operands that may be it."""
 _SAME_TYPE = frozenset({"cast", "expand", "identity", "dropout"})
 """Ops that are identities where the result has the operand's type."""
+_MAY_DO_NOTHING = _SAME_TYPE | _NEUTRAL_OPERANDS.keys() | {"transpose"}
 
 
 def remove_no_ops(graph: Graph, prepared: Preparation) -> int:
@@ -61,6 +62,8 @@ def _remove_with_producers(graph: Graph, node: Node) -> None:
 
 def _unchanged_operand(node: Node) -> Value | None:
     """Returns the operand that an op returns unchanged; None where it does something."""
+    if node.op not in _MAY_DO_NOTHING:
+        return None
     if node.stages or node.schemes or len(node.results) != 1 or node.result.type.quant:
         return None
     if node.op in _SAME_TYPE:

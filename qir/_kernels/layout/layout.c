@@ -4,16 +4,46 @@
 
 #include "elementwise/elementwise.h"
 
-enum { CHUNK = 64 * 1024 /* bytes of a task */, TILE = 16 };
+enum { CHUNK = 64 * 1024 /* bytes of a task */, TILE = 64, WORD = 8 };
+
+/* Swaps bytes, pairs of them and halves between words that are 1, 2 and 4 rows apart. */
+static void swap_between(uint64_t word[WORD], int apart, uint64_t mask) {
+  for (int i = 0; i < WORD; ++i)
+    if (!(i & apart)) {
+      const uint64_t differ = (word[i] >> (8 * apart) ^ word[i + apart]) & mask;
+      word[i + apart] ^= differ;
+      word[i] ^= differ << (8 * apart);
+    }
+}
+
+/* Eight rows of eight bytes, whose first byte is the lowest of a word. */
+static void transpose_words(const uint8_t *x, size_t columns, uint8_t *y, size_t rows) {
+  uint64_t word[WORD];
+  for (int i = 0; i < WORD; ++i) memcpy(&word[i], x + (size_t)i * columns, WORD);
+  swap_between(word, 1, UINT64_C(0x00ff00ff00ff00ff));
+  swap_between(word, 2, UINT64_C(0x0000ffff0000ffff));
+  swap_between(word, 4, UINT64_C(0x00000000ffffffff));
+  for (int j = 0; j < WORD; ++j) memcpy(y + (size_t)j * rows, &word[j], WORD);
+}
+
+static void transpose_tile(const uint8_t *x, size_t rows, size_t columns, uint8_t *y, size_t high,
+                           size_t wide) {
+  for (size_t i = 0; i < high; i += WORD)
+    for (size_t j = 0; j < wide; j += WORD) {
+      if (i + WORD <= high && j + WORD <= wide) {
+        transpose_words(x + i * columns + j, columns, y + j * rows + i, rows);
+        continue;
+      }
+      for (size_t b = j; b < wide && b < j + WORD; ++b)
+        for (size_t a = i; a < high && a < i + WORD; ++a) y[b * rows + a] = x[a * columns + b];
+    }
+}
 
 void qir_transpose_bytes(const uint8_t *x, size_t rows, size_t columns, uint8_t *y) {
-  for (size_t j0 = 0; j0 < columns; j0 += TILE)
-    for (size_t i0 = 0; i0 < rows; i0 += TILE) {
-      const size_t j1 = j0 + TILE < columns ? j0 + TILE : columns;
-      const size_t i1 = i0 + TILE < rows ? i0 + TILE : rows;
-      for (size_t j = j0; j < j1; ++j)
-        for (size_t i = i0; i < i1; ++i) y[j * rows + i] = x[i * columns + j];
-    }
+  for (size_t j = 0; j < columns; j += TILE)
+    for (size_t i = 0; i < rows; i += TILE)
+      transpose_tile(x + i * columns + j, rows, columns, y + j * rows + i,
+                     rows - i < TILE ? rows - i : TILE, columns - j < TILE ? columns - j : TILE);
 }
 
 /* ---- copy ---- */
