@@ -103,6 +103,7 @@ ELEMENTS: Mapping[str, str] = {
     "lookup_runs": CODES,
     "lookup_pairs": CODES,
     "code_means": CODES,
+    "lookup_sums": CODES,
     "quantize_by": "f32 to u8, i8",
     "max_pool2d": CODES,
     "avg_pool2d": CODES,

@@ -31,13 +31,14 @@ from qir.reference.products import ProductKernel
 from qir.reference.quantized import with_node_rounding
 from qir.reference.vectors import innermost_run_length
 
+from . import sums
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes
 from .data_movement import join
 from .elementwise import Broadcast, broadcast_sizes
 from .epilogues import bounds_after
 from .kernel_types import ByteParameters, Job, Table, all_bytes, byte_parameters
 from .lookup_tables import is_pointwise
-from .normalizations import add_layer_norm
+from .normalizations import SOFTMAXES, add_layer_norm, softmax_by_powers
 from .pools import sizes_nhwc
 from .sizes import Sizes
 
@@ -51,6 +52,10 @@ MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
 def lowers(op: str, rule: Rule) -> bool:
     """Returns whether this module may lower an op by a rule."""
     method = rule.method.name if rule.method else ""
+    if sums.lowers(op, rule):
+        return True
+    if op == "softmax":
+        return method in SOFTMAXES
     if op == "quantize":
         return not method
     if op in MEANS:
@@ -67,7 +72,12 @@ def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
     """Lowers an op by the rule of its profile; raises CannotLower where no kernel does."""
     if job.summand is not None:
         raise CannotLower(f"no kernel computes {job.op} |> add as one")
-    if job.op == "quantize":
+    assert job.rule is not None
+    if sums.lowers(job.op, job.rule):
+        sums.lower_sums(b, job)
+    elif job.op == "softmax":
+        softmax_by_powers(b, job)
+    elif job.op == "quantize":
         quantize(b, job)
     elif job.op in MEANS:
         mean(b, job)

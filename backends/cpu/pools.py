@@ -142,7 +142,7 @@ def quantized_mean_source(node: Node, images: Mapping[Value, ByteTable]) -> Mean
         return None
     value = node.operands["x"]
     try:
-        _, (_, rows, _) = _mean_sizes(sizes(value), job_of(node).int_tuple("axes"))
+        _, (_, rows, _) = mean_sizes(sizes(value), job_of(node).int_tuple("axes"))
         if value.node.op == "dequantize" and len(value.node.operands) == 1:
             byte_parameters(value.node.operands["x"])
             return MeanSource(value.node.operands["x"])
@@ -167,7 +167,7 @@ def _sums_exactly(table: NDArray[np.generic], count: int) -> bool:
     return bool(magnitudes.max() * count <= 2.0**53 * unit)
 
 
-def _mean_sizes(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+def mean_sizes(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Returns whether to read NHWC, and the (outer, rows, inner) sizes of a mean over rows."""
     reduced_axes = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
     nhwc = len(shape) == 4 and reduced_axes == [2, 3]
@@ -187,7 +187,7 @@ def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     if mean is None:
         raise CannotLower("x is not dequantized from 8 bits, or its axes are not adjacent")
     x, table = byte_parameters(mean.source, "x"), mean.table
-    nhwc, shape = _mean_sizes(sizes(mean.source), job.int_tuple("axes"))
+    nhwc, shape = mean_sizes(sizes(mean.source), job.int_tuple("axes"))
     source, target = b.buffer(mean.source, nhwc=nhwc), b.allocate(job.result)
     b.add(
         job.name,

@@ -32,6 +32,7 @@ PRODUCT_KINDS = frozenset(
 VECTOR_KINDS = frozenset(
     {
         "code_means",
+        "lookup_sums",
         "choose",
         "encode",
         "softmax",

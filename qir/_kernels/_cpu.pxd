@@ -84,6 +84,17 @@ cdef extern from "means/means.h" nogil:
         int x, y
     int qir_means_make(uint32_t isa, const qir_means *, qir_step *)
 
+cdef extern from "sums/sums.h" nogil:
+    int QIR_LEVELS
+    cdef struct qir_sums:
+        size_t n, h, w, c, oh, ow, kh, kw, sh, sw, pt, pl
+        uint8_t x_flip, y_flip
+        size_t kinds
+        const int32_t *levels
+        const uint8_t *kind
+        int x, y
+    int qir_sums_make(uint32_t isa, const qir_sums *, qir_step *)
+
 cdef extern from "conv/conv.h" nogil:
     cdef struct qir_conv_shape:
         size_t n, h, w, c, oh, ow, oc, kh, kw, sh, sw, dh, dw, pt, pl, groups
@@ -215,7 +226,7 @@ cdef extern from "softmax/softmax.h" nogil:
         size_t rows, width
         float table[256]
         float gain
-        uint8_t x_flip, wide
+        uint8_t x_flip, wide, inverse
         qir_code code
     int qir_softmax_make(uint32_t isa, const qir_softmax *, int x, int y, qir_step *)
 

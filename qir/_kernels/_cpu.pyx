@@ -285,23 +285,30 @@ cdef class Plan(Products):
     # ---- rows ----
 
     def softmax(
-        self, str name, x, y, *, rows, width, x_scale, y_scale, y_zero,
-        str x_type="u8", str y_type="u8", bint wide=False,
+        self, str name, x, y, *, rows, width, y_scale, y_zero, x_scale=1,
+        str x_type="u8", str y_type="u8", bint wide=False, powers=None,
     ):
         cdef qir_softmax s
         cdef qir_step step
+        cdef const float[::1] given
         rows, width = whole(name, "rows and width", (rows, width), 0)
         x = self.needs(name, "x", x, rows * width)
         y = self.needs(name, "y", y, rows * width)
         s.rows, s.width = rows if width else 0, width
         x_scale = float(scale_of(name, "x_scale", x_scale))  # float64 from here on
-        # Exponents are shifted up so far that a row of the largest does not overflow.
-        room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
-        shift = max(0.0, room) / x_scale
-        for i in range(256):
-            s.table[i] = <float>exp((i - 255 + shift) * x_scale)
-        s.gain = floorf(<float>1 / <float>scale_of(name, "y_scale", y_scale))
-        s.x_flip, s.wide = flip_of(name, x_type), wide
+        s.gain = scale_of(name, "y_scale", y_scale)
+        if powers is not None:
+            given = reals_of(name, powers)
+            for i in range(256):
+                s.table[i] = given[i]
+        else:
+            # Exponents are shifted up so far that a row of the largest does not overflow.
+            room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
+            shift = max(0.0, room) / x_scale
+            for i in range(256):
+                s.table[i] = <float>exp((i - 255 + shift) * x_scale)
+            s.gain = floorf(<float>1 / s.gain)
+        s.x_flip, s.wide, s.inverse = flip_of(name, x_type), wide, powers is not None
         s.code = code_of(name, y_type, y_zero, None, None)
         made = qir_softmax_make(self.bits, &s, x, y, &step)
         self.append(name, "softmax", step, made, 2 * rows * width, (y,))

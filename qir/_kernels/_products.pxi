@@ -375,3 +375,34 @@ cdef class Products(Floats):
         m.factor = &factors[0] if oh * ow else NULL
         made = qir_means_make(self.bits, &m, &step)
         self.append(name, "code_means", step, made, n * c * (h * w + oh * ow), (y,))
+
+    def lookup_sums(
+        self, str name, x, y, *, shape, kernel, stride, pad, out, levels, kinds,
+        str x_type="u8", str y_type="u8",
+    ):
+        cdef qir_sums m
+        cdef qir_step step
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        m.kh, m.kw = kernel = of_length(name, "kernel", kernel, 2, 1, LARGEST_STEP)
+        m.sh, m.sw = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        m.pt, m.pl = of_length(name, "pad", pad, 2, 0, LARGEST_STEP)
+        oh, ow = of_length(name, "out", out, 2, 0, LARGEST_STEP)
+        integer(name, "size of the kernel", kernel[0] * kernel[1], 1, LARGEST_CODE_MEAN)
+        cdef const int32_t[::1] steps = integers_of(name, "levels", levels, np.int32)
+        cdef const uint8_t[::1] of_pixels = integers_of(name, "kinds", kinds, np.uint8)
+        m.kinds = steps.shape[0] // QIR_LEVELS
+        if not m.kinds or steps.shape[0] % QIR_LEVELS:
+            raise ValueError(f"{name}: {steps.shape[0]} levels, {QIR_LEVELS} are needed for each kind")
+        if np.any(np.diff(np.asarray(steps).reshape(-1, QIR_LEVELS).astype(np.int64)) < 0):
+            raise ValueError(f"{name}: the levels of a kind fall")
+        if of_pixels.shape[0] != oh * ow:
+            raise ValueError(f"{name}: {of_pixels.shape[0]} kinds for {oh * ow} pixels")
+        if oh * ow and np.asarray(of_pixels).max() >= m.kinds:
+            raise ValueError(f"{name}: a pixel has levels of no kind")
+        m.n, m.h, m.w, m.c = n if oh * ow * c else 0, h, w, c
+        m.oh, m.ow = (oh, ow) if m.n else (0, 0)  # no tasks
+        m.x, m.y = self.needs(name, "x", x, n * h * w * c), self.needs(name, "y", y, n * oh * ow * c)
+        m.x_flip, m.y_flip = flip_of(name, x_type), flip_of(name, y_type)
+        m.levels, m.kind = &steps[0], &of_pixels[0] if oh * ow else NULL
+        made = qir_sums_make(self.bits, &m, &step)
+        self.append(name, "lookup_sums", step, made, n * c * (h * w + oh * ow), (y,))

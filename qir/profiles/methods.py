@@ -92,6 +92,15 @@ class PluginMethod:
     pointwise: bool = False
     """Whether a result depends on the elements at its own place alone, wherever that is: then an
     engine may look it up in a table of all bytes, or of all pairs of bytes."""
+    of_sums: Callable[..., NDArray[np.generic]] | None = None
+    """Where a result depends on the sum of its operand's integers in a window and on their number
+    alone: `of_sums(sums, count, type of x, type of the result)` returns the results of such sums,
+    int64 without the zero point taken off. It is given parameters by name, and the rule if the
+    method reads it. An engine may then look results up by their sums."""
+    terms: Callable[..., NDArray[np.float32]] | None = None
+    """Of a softmax whose terms a table holds: `terms(type of x)` returns them, by how far an
+    integer is below the greatest of its row, from 0 to 255. They are added in float32 in the order
+    of the axis, and multiplied by 1 / (sum * scale of the result), rounded halves up."""
     every_result: Callable[..., tuple[NDArray[np.generic], ...]] | None = None
     """Makes all results of an op that has several: `every_result(call, arrays, result types)`."""
 
