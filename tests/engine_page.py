@@ -104,6 +104,7 @@ ELEMENTS: Mapping[str, str] = {
     "lookup_pairs": CODES,
     "code_means": CODES,
     "lookup_sums": CODES,
+    "resize_linear": CODES,
     "quantize_by": "f32 to u8, i8",
     "max_pool2d": CODES,
     "avg_pool2d": CODES,

@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import QirError
 from qir.ir.dtype import F32
@@ -25,13 +26,14 @@ from qir.numerics.consistency import clashes
 from qir.numerics.definition import clip_range, nan_results, quantize_factor
 from qir.numerics.fields import MethodField
 from qir.numerics.stages import ReluStage, stage_function
+from qir.profiles.methods import plugin_method
 from qir.reference import methods
 from qir.reference.means import divisors
 from qir.reference.products import ProductKernel
 from qir.reference.quantized import with_node_rounding
 from qir.reference.vectors import innermost_run_length
 
-from . import sums
+from . import resizing, sums
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes
 from .data_movement import join
 from .elementwise import Broadcast, broadcast_sizes
@@ -42,9 +44,13 @@ from .normalizations import SOFTMAXES, add_layer_norm, softmax_by_powers
 from .pools import sizes_nhwc
 from .sizes import Sizes
 
-VECTOR_METHODS = frozenset({"vectors", "product_of_codes", "prelu_of_codes"})
+VECTOR_METHODS = frozenset({"vectors", "product_of_codes", "prelu_of_codes", "recode_vectors"})
 """Methods with two results for an element: that of vectors of `lanes` elements, and that of the
 elements which fill none, at the end of a run (`innermost_run_length`)."""
+TRIED_METHODS = frozenset({"short_recode"})
+"""Methods of which some types have such results too: both are computed, and compared."""
+_FEW = 7
+"""Fewer elements than any vector has."""
 MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
 """Ops that the method `mean_of_steps` computes by the kernel of means."""
 
@@ -52,7 +58,7 @@ MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
 def lowers(op: str, rule: Rule) -> bool:
     """Returns whether this module may lower an op by a rule."""
     method = rule.method.name if rule.method else ""
-    if sums.lowers(op, rule):
+    if sums.lowers(op, rule) or resizing.lowers(op, rule):
         return True
     if op == "softmax":
         return method in SOFTMAXES
@@ -64,7 +70,7 @@ def lowers(op: str, rule: Rule) -> bool:
         return method == "channel_vectors"
     if op == "layer_norm":
         return method == "reals"
-    by_elements = method in VECTOR_METHODS or methods.is_pointwise(method)
+    by_elements = method in VECTOR_METHODS | TRIED_METHODS or methods.is_pointwise(method)
     return by_elements and (is_pointwise(op) or op == "prelu")
 
 
@@ -75,6 +81,8 @@ def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
     assert job.rule is not None
     if sums.lowers(job.op, job.rule):
         sums.lower_sums(b, job)
+    elif resizing.lowers(job.op, job.rule):
+        resizing.lower_resize(b, job)
     elif job.op == "softmax":
         softmax_by_powers(b, job)
     elif job.op == "quantize":
@@ -274,25 +282,35 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     arrays[first] = np.repeat(all_bytes(held[first]), count // 256)
     arrays |= {slot: np.tile(all_bytes(held[slot]), 256) for slot in others}
 
+    name, tails = rule.method.name, tuple(stage.op for stage in own)
+
+    def computed(by: Rule, begin: int, end: int) -> NDArray[np.generic]:
+        part = types | {slot: TensorType((end - begin,), of.quant) for slot, of in held.items()}
+        kind = TensorType((end - begin,), y.quant)
+        kernel = ProductKernel(job.op, job.attrs, part, kind, by, tails=tails)
+        given = {s: arrays[s][begin:end] if s in held else arrays[s] for s in job.operands}
+        return methods.run(kernel, given)
+
     def made(lanes: int) -> Table:
         given = {**rule.method.params} if rule.method else {}
         given |= {"lanes": lanes} if "lanes" in given else {}
-        by = replace(rule, method=MethodField(rule.method.name if rule.method else "", given))
-        kind = TensorType((count,), y.quant)
-        kernel = ProductKernel(
-            job.op, job.attrs, types, kind, by, tails=tuple(stage.op for stage in own)
-        )
-        codes = methods.run(kernel, {slot: arrays[slot] for slot in job.operands})
+        codes = computed(replace(rule, method=MethodField(name, given)), 0, count)
         table: Table = np.ascontiguousarray(np.clip(codes, low, high).astype(codes.dtype))
         return table.reshape(-1)
 
     try:
         if not lanes:
             table = made(0)
+            if name in TRIED_METHODS:
+                pieces = [computed(rule, at, min(at + _FEW, count)) for at in range(0, count, _FEW)]
+                if not np.array_equal(np.clip(np.concatenate(pieces), low, high), table):
+                    raise CannotLower("its results depend on places")
             return _Tables(table, table, 0)
         # A runtime computes what fills no vector by scalar code, which rounds otherwise: two
-        # tables.
-        return _Tables(made(lanes), made(0), lanes)
+        # tables. No vector has more lanes than there are entries.
+        least = plugin_method(name)
+        none = 0 if least is None or least.params["lanes"].least == 0 else count + 1
+        return _Tables(made(lanes), made(none), lanes)
     except QirError as error:
         raise CannotLower(str(error)) from None
 

@@ -102,7 +102,7 @@ _ONE = np.ones(1, np.float32)
 def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; x and y are held in NHWC."""
     weights = constant_weight(job.operands["w"], 0, "w")
-    rounding = _rounding(job, weights)
+    rounding = rounding_of(job, weights)
     # The kernels read channels last: an image that the graph has first is held so between steps.
     nhwc = job.nchw
     if not nhwc and rounding.kind == "f32":
@@ -111,10 +111,10 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     shape = sizes(job.operands["x"])
     n, h, width, c = permuted(shape, TO_NHWC) if nhwc else shape
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
-    images = _Images((n, h, width, c), stride, pad, dilation, weights.data, weights.offset)
+    images = Images((n, h, width, c), stride, pad, dilation, weights.data, weights.offset)
     more = rounding.options(b, nhwc=nhwc)
     target = b.allocate(job.result, nhwc=nhwc)
-    _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
+    add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
@@ -124,16 +124,16 @@ def conv1d(b: ProgramBuilder, job: Job) -> None:
     (stride,), (before, after), (dilation,) = (
         job.int_tuple(a) for a in ("stride", "pad", "dilation")
     )
-    rounding = _rounding(job, weights)
+    rounding = rounding_of(job, weights)
     operand, target = b.buffer(value), b.allocate(job.result)
     source, result = b.scratch(operand.size), b.scratch(target.size)
     # The kernel reads channels last: [N, C, W] -> [N, 1, W, C].
     b.transpose(f"{value.name} to NWC", operand, source, sizes(value), (0, 2, 1), 1)
-    images = _Images(
+    images = Images(
         (n, 1, wide, channels), (1, stride), (0, before, 0, after), (1, dilation),
         weights.data[:, :, None], weights.offset,
     )  # fmt: skip
-    _add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
+    add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
     order, width = (0, 2, 1), itemsize(job.result)
     b.transpose(f"{job.name} to NCW", result, target, (out[0], out[2], out[1]), order, width)
 
@@ -142,7 +142,7 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a 3-D convolution as one of images, whose channels are those of all depth taps."""
     value, weights = job.operands["x"], constant_weight(job.operands["w"], 0, "w")
     x = byte_parameters(value, "x")
-    rounding = _rounding(job, weights)
+    rounding = rounding_of(job, weights)
     (n, c, d, h, image_width), (_, oc, od, oh, ow) = sizes(value), sizes(job.result)
     (stride, *strides_), (step, *steps) = job.int_tuple("stride"), job.int_tuple("dilation")
     before, top, left, after, bottom, right = job.int_tuple("pad")
@@ -178,17 +178,17 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     stacked_weights = weights.data.transpose(0, 2, 1, 3, 4).reshape(
         oc, taps * group_channels, *window
     )
-    images = _Images(
+    images = Images(
         (n * od, h, image_width, taps * c), (strides_[0], strides_[1]), (top, left, bottom, right),
         (steps[0], steps[1]), stacked_weights, weights.offset,
     )  # fmt: skip
-    _add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
+    add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
     order, width = (0, 4, 1, 2, 3), itemsize(job.result)
     b.transpose(f"{job.name} to NCDHW", result, target, (n, od, oh, ow, oc), order, width)
 
 
 @dataclass(frozen=True, slots=True)
-class _Images:
+class Images:
     """The sizes and weights of a convolution of images in NHWC."""
 
     shape: tuple[int, int, int, int]
@@ -199,18 +199,18 @@ class _Images:
     offset: NDArray[np.int32] | None
 
 
-def _rounding(job: Job, weights: Weight) -> Requantization:
+def rounding_of(job: Job, weights: Weight) -> Requantization:
     """Returns how the accumulators of a convolution become its result."""
     x = byte_parameters(job.operands["x"], "x")
     return _requantization(job, x, weights, job.operands.get("bias"), weights.data.shape[0])
 
 
-def _add_conv2d(
+def add_conv2d(
     b: ProgramBuilder,
     job: Job,
     source: Buffer,
     result: Buffer,
-    images: _Images,
+    images: Images,
     rounding: Requantization,
     stored: Sizes,
     more: Options | None = None,

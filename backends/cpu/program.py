@@ -32,6 +32,7 @@ PRODUCT_KINDS = frozenset(
 VECTOR_KINDS = frozenset(
     {
         "code_means",
+        "resize_linear",
         "lookup_sums",
         "choose",
         "encode",

@@ -84,7 +84,7 @@ def _counts(
         begin = np.arange(out[axis]) * stride[axis] - pad[axis]
         end = np.minimum(begin + kernel[axis], size[axis])
         along.append(np.maximum(end - np.maximum(begin, 0), 0))
-    counts = np.multiply.outer(along[0], along[1]).reshape(-1)
+    counts: NDArray[np.int64] = np.multiply.outer(along[0], along[1]).reshape(-1)
     if not counts.size or counts.min() < 1 or len(np.unique(counts)) > 256:
         raise CannotLower("no kernel takes windows that lie in padding")
     return counts
@@ -107,4 +107,4 @@ def _levels(job: Job, count: int, x: ByteParameters, y: ByteParameters) -> NDArr
     if np.any(np.diff(results) < 0):
         raise CannotLower("the results of greater sums are less")
     places = np.searchsorted(results, np.arange(1, _LEVELS + 1))
-    return np.where(places < len(results), places, _NEVER).astype(np.int32)
+    return np.asarray(np.where(places < len(results), places, _NEVER), np.int32)

@@ -69,6 +69,10 @@ cdef extern from "epilogue/epilogue.h" nogil:
         int shifted
         float offset
         int to_float
+        const int32_t *fixed
+        const int32_t *shift
+        const int32_t *away
+        int once
         qir_code code
 
 cdef extern from "means/means.h" nogil:
@@ -94,6 +98,20 @@ cdef extern from "sums/sums.h" nogil:
         const uint8_t *kind
         int x, y
     int qir_sums_make(uint32_t isa, const qir_sums *, qir_step *)
+
+cdef extern from "resize/resize.h" nogil:
+    cdef struct qir_resize_axis:
+        const int32_t *low
+        const int32_t *high
+        const int32_t *low_weight
+        const int32_t *high_weight
+    cdef struct qir_resize:
+        size_t n, h, w, c, oh, ow
+        qir_resize_axis rows, columns
+        int shift, away
+        uint8_t flip
+        int x, y
+    int qir_resize_make(uint32_t isa, const qir_resize *, qir_step *)
 
 cdef extern from "conv/conv.h" nogil:
     cdef struct qir_conv_shape:

@@ -15,7 +15,7 @@ from qir._kernels._checks import (
     LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of,
     epilogue_of, external_of, flip_of, floats_of, integer, integers_of, item_of, joined, limits,
     number_of, of_length, offsets_of, pairs_of, permutation, real_of, reals_of, scale_of,
-    split_planes, table_of, whole, windows,
+    split_planes, table_of, taps_of, weights_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,

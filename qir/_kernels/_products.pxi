@@ -255,7 +255,13 @@ cdef class Products(Floats):
         cdef qir_epilogue e
         cdef const float[::1] factor = given["factor"]
         cdef const float[::1] array
+        cdef const int32_t[::1] fixed, shift, away
         e.factor = &factor[0]
+        e.fixed = e.shift = e.away = NULL
+        e.once = given["once"]
+        if given["fixed"] is not None:
+            fixed, shift, away = given["fixed"], given["shift"], given["away"]
+            e.fixed, e.shift, e.away = &fixed[0], &shift[0], &away[0]
         e.steps = e.share = e.bias = NULL
         for what in ("steps", "share", "bias"):
             if given[what] is None:
@@ -406,3 +412,28 @@ cdef class Products(Floats):
         m.levels, m.kind = &steps[0], &of_pixels[0] if oh * ow else NULL
         made = qir_sums_make(self.bits, &m, &step)
         self.append(name, "lookup_sums", step, made, n * c * (h * w + oh * ow), (y,))
+
+    def resize_linear(
+        self, str name, x, y, *, shape, rows, columns, shift, bint away=False, str x_type="u8"
+    ):
+        cdef qir_resize m
+        cdef qir_step step
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        m.shift, m.away, m.flip = integer(name, "shift", shift, 1, 22), away, flip_of(name, x_type)
+        cdef const int32_t[:, ::1] along_rows = taps_of(name, "rows", rows, h)
+        cdef const int32_t[:, ::1] along_columns = taps_of(name, "columns", columns, w)
+        m.oh, m.ow = along_rows.shape[1], along_columns.shape[1]
+        weights_of(name, along_rows, along_columns, m.shift)
+        m.n, m.h, m.w, m.c = n if h * w * c * m.oh * m.ow else 0, h, w, c
+        m.x = self.needs(name, "x", x, n * h * w * c)
+        m.y = self.needs(name, "y", y, n * m.oh * m.ow * c)
+        if m.n:
+            m.rows.low, m.rows.high = &along_rows[0, 0], &along_rows[1, 0]
+            m.rows.low_weight, m.rows.high_weight = &along_rows[2, 0], &along_rows[3, 0]
+            m.columns.low, m.columns.high = &along_columns[0, 0], &along_columns[1, 0]
+            m.columns.low_weight = &along_columns[2, 0]
+            m.columns.high_weight = &along_columns[3, 0]
+        else:
+            m.oh, m.ow = 0, 0  # no tasks
+        made = qir_resize_make(self.bits, &m, &step)
+        self.append(name, "resize_linear", step, made, n * c * (h * w + m.oh * m.ow), (y,))

@@ -253,3 +253,22 @@ class Products(Floats):
         A result is how many of 255 levels are not above its sum, in that order too: those of row
         `kinds[pixel]` of `levels`, which ascend.
         """
+
+    def resize_linear(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int, int],
+        rows: Sequence[ArrayLike],
+        columns: Sequence[ArrayLike],
+        shift: int,
+        away: bool = False,
+        x_type: _Codes = "u8",
+    ) -> None:
+        """Images x (n, h, w, c) between the pixels of two rows and two columns.
+
+        `rows` and `columns` have four integers for each result: both neighbours, both weights. A
+        result is the sum of four weighted integers / 2^shift, halves up, or away from zero.
+        """

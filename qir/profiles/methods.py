@@ -58,6 +58,18 @@ FLAG = Param((False, True))
 
 
 @dataclass(frozen=True, slots=True)
+class Taps:
+    """Along one axis of a resize, two neighbours of each result and their whole weights."""
+
+    neighbours: tuple[NDArray[np.int64], NDArray[np.int64]]
+    weights: tuple[NDArray[np.int64], NDArray[np.int64]]
+    bits: int
+    """The weights of both add up to 2^bits; a result is divided by that of both axes."""
+    away: bool
+    """Whether halves are rounded away from zero; else up."""
+
+
+@dataclass(frozen=True, slots=True)
 class PluginMethod:
     """How a runtime computes a quantized op, to the last bit.
 
@@ -101,6 +113,9 @@ class PluginMethod:
     """Of a softmax whose terms a table holds: `terms(type of x)` returns them, by how far an
     integer is below the greatest of its row, from 0 to 255. They are added in float32 in the order
     of the axis, and multiplied by 1 / (sum * scale of the result), rounded halves up."""
+    taps: Callable[..., Taps] | None = None
+    """Of a bilinear resize in whole numbers: `taps(size, size of the result, coordinates)`, given
+    parameters by name, returns the neighbours along an axis, their weights, and the rounding."""
     every_result: Callable[..., tuple[NDArray[np.generic], ...]] | None = None
     """Makes all results of an op that has several: `every_result(call, arrays, result types)`."""
 

@@ -1,5 +1,7 @@
 """Sums of windows whose results are looked up by levels, and softmax by given powers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ def levels_of(rng: np.random.Generator, most: int, how: int) -> Levels:
 def bytes_of(sums: Levels, levels: Levels, kind: str) -> NDArray[np.generic]:
     """Returns how many levels are not above each sum, in the order of a type."""
     found = (levels <= sums[..., None]).sum(-1) + BOUNDS[kind][0]
-    return found.astype(CODES[kind])
+    return np.asarray(found.astype(CODES[kind]))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -110,9 +112,9 @@ def test_softmax_by_powers_rounds_halves_up(isa: str, kind: str) -> None:
         ({"kinds": [1]}, "a pixel has levels of no kind"),
     ],
 )
-def test_levels_are_checked(given: dict[str, object], message: str) -> None:
+def test_levels_are_checked(given: dict[str, Any], message: str) -> None:
     x = np.zeros((1, 2, 2, 3), np.uint8)
-    options: dict[str, object] = {
+    options: dict[str, Any] = {
         "shape": x.shape, "kernel": (2, 2), "stride": (1, 1), "pad": (0, 0), "out": (1, 1),
         "levels": np.arange(255), "kinds": [0],
     }  # fmt: skip

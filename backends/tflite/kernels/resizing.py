@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.numerics.affine import Affine
-from qir.profiles.methods import Param, PluginMethod
+from qir.profiles.methods import Param, PluginMethod, Taps
 from qir.reference.method import Integers, saturate
 from qir.reference.resize import resized
 
@@ -59,6 +59,16 @@ def fixed_resize(
     if bits == 11:
         return saturate((total + (1 << 21)) >> 22, out)
     return saturate(rounded_quotient(total, 1 << 20), out)
+
+
+def resize_taps(size: int, target: int, coordinates: str, *, bits: int = 10) -> Taps:
+    """Returns the neighbours and weights of `fixed_resize` along one axis."""
+    positions_of = _positions_11_bits if bits == 11 else _positions_10_bits
+    (low, low_weight), (high, high_weight) = positions_of(size, target, coordinates)
+    # Beyond the ends both neighbours are one, and a weight of 10 bits may be below zero.
+    one = low == high
+    weights = np.where(one, 1 << bits, low_weight), np.where(one, 0, high_weight)
+    return Taps((low, high), weights, bits, away=bits == 10)
 
 
 def real_resize(
@@ -167,6 +177,7 @@ METHODS: Mapping[str, PluginMethod] = {
         attrs=("scales", "axes", "coordinates", "mode"),
         beside=("sizes",),
         params={"bits": Param((10, 11))},
+        taps=resize_taps,
     ),
 }
 """The methods of this module, by the name that profiles use."""

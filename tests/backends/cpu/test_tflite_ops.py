@@ -10,6 +10,7 @@ import pytest
 from .test_by_rule import Draw, check
 
 XNNPACK, REFERENCE, LITERT = "tflite-2.21.xnnpack", "tflite-2.21.ref", "litert-2.3.xnnpack"
+SINGLE = "tflite-2.21.single"
 PROFILES = [XNNPACK, REFERENCE, LITERT]
 STORAGES = ["i8", "u8"]
 
@@ -84,5 +85,145 @@ def test_softmax(profile: str, storage: str) -> None:
         x = draw.integers((5, width), storage)
         if ends:  # terms that are all alike, or nothing
             low = 99 if draw.rng.random() < 0.5 else 0
-            x = np.where(x > 0, x.dtype.type(100), x.dtype.type(low))
+            x = np.where(x.astype(int) > 0, 100, low).astype(x.dtype)
         assert check(draw, text, {"x": x}) == ["softmax"]
+
+
+@pytest.mark.parametrize(("of", "to"), [("i8", "i8"), ("u8", "u8"), ("u8", "i8"), ("i8", "u8")])
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("size", [1, 15, 333])
+def test_requantized_values(profile: str, of: str, to: str, size: int) -> None:
+    draw = Draw(profile)
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : 3x{size}x{draw.affine(storage=of)}
+      %y = requantize(%x) : 3x{size}x{draw.affine(storage=to)}
+      output(y=%y)
+    }}
+    """
+    assert len(check(draw, text, {"x": draw.integers((3, size), of)})) == 1
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("profile", [*PROFILES, SINGLE])
+def test_convolutions_by_31_bit_multipliers(profile: str, storage: str, depthwise: bool) -> None:
+    draw = Draw(profile)
+    pick = draw.rng.integers
+    channels = int(pick(2, 140)) if depthwise else int(pick(1, 40))
+    out = channels if depthwise else int(pick(1, 80))
+    size, kernel = int(pick(3, 12)), int(pick(1, 4))
+    w = draw.rng.integers(0, 256, (out, 1 if depthwise else channels, kernel, kernel))
+    low = 0 if storage == "u8" else -128
+    draw.arrays["w"] = (w + low).clip(-127, 255).astype(np.uint8 if low == 0 else np.int8)
+    draw.arrays["b"] = pick(-9000, 9000, out).astype(np.int32)
+    xs, ws, ys = (float(np.float32(draw.rng.uniform(*ends))) for ends in SCALES)
+    zero, xz = (int(pick(1, 255)) if storage == "u8" else 0), int(pick(0, 256)) + low
+    shape = "x".join(map(str, w.shape))
+    side = size - kernel + 3
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : 2x{channels}x{size}x{size}x!quant.uniform<{storage}:f32, {xs!r}:{xz}>
+      %w = constant(@w) : {shape}x!quant.uniform<{storage}:f32, {ws!r}:{zero}>
+      %b = constant(@b) : {out}x!quant.uniform<i32:f32, {float(np.float32(xs) * np.float32(ws))!r}>
+      %y = conv2d(%x, %w, bias=%b) {{pad = (1, 1, 1, 1), groups = {channels if depthwise else 1}}}
+        |> relu : 2x{out}x{side}x{side}x!quant.uniform<{storage}:f32, {ys!r}:{low + 9}>
+      output(y=%y)
+    }}
+    """
+    kinds = check(draw, text, {"x": draw.integers((2, channels, size, size), storage)})
+    assert "depthwise" in kinds if depthwise else "conv2d" in kinds
+
+
+SCALES = ((0.01, 0.1), (0.002, 0.02), (0.02, 0.5))
+"""Of data, weights and results."""
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("profile", [*PROFILES, SINGLE, f"{XNNPACK}.open"])
+@pytest.mark.parametrize("seed", range(4))
+def test_transposed_convolutions(profile: str, storage: str, seed: int) -> None:
+    draw = Draw(profile)
+    pick = draw.rng.integers
+    n, channels, out = (int(v) for v in pick(1, (3, 40, 60)))
+    kernel, stride = pick(1, 5, 2), pick(1, 4, 2)
+    size, more = pick(1, 9, 2), pick(0, 2, 2) * (stride > 1)
+    pad = pick(0, kernel, 2), pick(0, kernel, 2)
+    full = (size - 1) * stride + kernel - pad[0] - pad[1] + more
+    if full.min() < 1:
+        pad, full = (0 * kernel, 0 * kernel), (size - 1) * stride + kernel + more
+    low = 0 if storage == "u8" else -128
+    per_channel = storage == "i8" and bool(pick(2))
+    w = pick(low + 1, low + 256, (channels, out, *kernel))
+    draw.arrays["w"] = w.astype(np.uint8 if low == 0 else np.int8)
+    draw.arrays["b"] = pick(-3000, 3000, out).astype(np.int32)
+    xs, ws, ys = (float(np.float32(draw.rng.uniform(*ends))) for ends in SCALES)
+    scales = draw.rng.uniform(0.002, 0.02, out).astype(np.float32)
+    of_w, of_b = f":f32, {ws!r}:{128 + low}", f":f32, {float(np.float32(xs) * np.float32(ws))!r}"
+    if per_channel:
+        draw.arrays["w.scale"], draw.arrays["b.scale"] = scales, np.float32(xs) * scales
+        of_w, of_b = ":f32:1, @w.scale", ":f32:0, @b.scale"
+    pads = ", ".join(map(str, (*pad[0], *pad[1])))
+    of_x = f"{storage}:f32, {xs!r}:{low + 77}"
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : {n}x{channels}x{size[0]}x{size[1]}x!quant.uniform<{of_x}>
+      %w = constant(@w) : {channels}x{out}x{kernel[0]}x{kernel[1]}x!quant.uniform<{storage}{of_w}>
+      %b = constant(@b) : {out}x!quant.uniform<i32{of_b}>
+      %y = conv_transpose2d(%x, %w, bias=%b) {{stride = ({stride[0]}, {stride[1]}), pad = ({pads}),
+        output_pad = ({more[0]}, {more[1]})}}
+        : {n}x{out}x{full[0]}x{full[1]}x!quant.uniform<{storage}:f32, {ys!r}:{low + 99}>
+      output(y=%y)
+    }}
+    """
+    shape = n, channels, int(size[0]), int(size[1])
+    in_vectors = n * out * int(full.prod()) % 16 == 0
+    if profile not in (REFERENCE, SINGLE) and storage == "u8" and more.any() and not in_vectors:
+        pytest.skip("the last sums fill no vector")
+    assert "conv2d" in check(draw, text, {"x": draw.integers(shape, storage)})
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("profile", [XNNPACK, REFERENCE, LITERT])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize("axes", ["(1, 2)", "(2, 3)"])
+def test_bilinear_resizes(profile: str, storage: str, coordinates: str, axes: str) -> None:
+    if profile == REFERENCE and storage == "u8":
+        pytest.skip("it is computed in float32")
+    draw = Draw(profile)
+    kind = draw.affine(storage=storage)
+    n, c, h, w, oh, ow = (int(v) for v in draw.rng.integers(1, (3, 90, 9, 9, 20, 20)))
+    shape, out = (
+        ((n, h, w, c), (n, oh, ow, c)) if axes == "(1, 2)" else ((n, c, h, w), (n, c, oh, ow))
+    )
+    draw.arrays["s"] = np.array([oh, ow])
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : {"x".join(map(str, shape))}x{kind}
+      %s = constant(@s) : 2xi64
+      %y = resize(%x, sizes=%s) {{axes = {axes}, coordinates = "{coordinates}", mode = "linear"}}
+        : {"x".join(map(str, out))}x{kind}
+      output(y=%y)
+    }}
+    """
+    assert "resize_linear" in check(draw, text, {"x": draw.integers(shape, storage)})
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
+def test_nearest_resizes(storage: str, coordinates: str) -> None:
+    draw = Draw(XNNPACK)
+    kind = draw.affine(storage=storage)
+    n, h, w, c, oh, ow = (int(v) for v in draw.rng.integers(1, (3, 9, 9, 90, 20, 20)))
+    draw.arrays["s"] = np.array([oh, ow])
+    text = f"""
+    graph main as {XNNPACK} {{
+      %x = input() : {n}x{h}x{w}x{c}x{kind}
+      %s = constant(@s) : 2xi64
+      %y = resize_nearest(%x, sizes=%s) {{axes = (1, 2), coordinates = "{coordinates}",
+        rounding = "{"round_prefer_ceil" if coordinates == "align_corners" else "floor"}"}}
+        : {n}x{oh}x{ow}x{c}x{kind}
+      output(y=%y)
+    }}
+    """
+    check(draw, text, {"x": draw.integers((n, h, w, c), storage)})
