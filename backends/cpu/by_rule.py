@@ -8,7 +8,7 @@ One that computes vectors of elements one way, and those that fill none another 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, cast
@@ -33,8 +33,8 @@ from qir.reference.products import ProductKernel
 from qir.reference.quantized import with_node_rounding
 from qir.reference.vectors import innermost_run_length
 
-from . import resizing, sums
-from .builder import Buffer, CannotLower, ProgramBuilder, sizes
+from . import plain_elements, pools, resizing, sums
+from .builder import Buffer, CannotLower, ProgramBuilder, StridedElements, sizes, strides
 from .data_movement import join
 from .elementwise import Broadcast, broadcast_sizes
 from .epilogues import bounds_after
@@ -49,6 +49,13 @@ VECTOR_METHODS = frozenset({"vectors", "product_of_codes", "prelu_of_codes", "re
 elements which fill none, at the end of a run (`innermost_run_length`)."""
 TRIED_METHODS = frozenset({"short_recode"})
 """Methods of which some types have such results too: both are computed, and compared."""
+CHOICES = frozenset({"max", "min", "relu"})
+"""Ops that pick one of two elements, which the method `move` compares in the result's type."""
+MOVES: Mapping[str, Callable[[ProgramBuilder, Job], None]] = {
+    "reduce_max": pools.reduce_max,
+    "where": plain_elements.where,
+}
+"""Lowerings of other ops on bytes of one quantized type, which stay as they are."""
 _FEW = 7
 """Fewer elements than any vector has."""
 MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
@@ -70,6 +77,8 @@ def lowers(op: str, rule: Rule) -> bool:
         return method == "channel_vectors"
     if op == "layer_norm":
         return method == "reals"
+    if method == "move":  # of other types than the result's they are brought to it first
+        return op in CHOICES or op in MOVES
     by_elements = method in VECTOR_METHODS | TRIED_METHODS or methods.is_pointwise(method)
     return by_elements and (is_pointwise(op) or op == "prelu")
 
@@ -85,6 +94,8 @@ def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
         resizing.lower_resize(b, job)
     elif job.op == "softmax":
         softmax_by_powers(b, job)
+    elif job.op in MOVES:
+        MOVES[job.op](b, job)
     elif job.op == "quantize":
         quantize(b, job)
     elif job.op in MEANS:
@@ -318,8 +329,13 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
 def _add_pairs(
     b: ProgramBuilder, job: Job, first: Value, second: Value, options: dict[str, Any]
 ) -> None:
-    shape, wide = broadcast_sizes(first, second, job.result.type.rank, nhwc=False)
-    x, z, made = b.buffer(first), b.buffer(second), b.allocate(job.result)
+    x, z = b.buffer(first), b.buffer(second)
+    try:
+        shape, wide = broadcast_sizes(first, second, job.result.type.rank, nhwc=False)
+    except CannotLower:  # each repeats along an axis of the other
+        x, z = (_repeated(b, job, value) for value in (first, second))
+        shape, wide = (1, 1, math.prod(sizes(job.result))), None
+    made = b.allocate(job.result)
     broadcast: Broadcast = wide
     b.add(
         job.name,
@@ -331,6 +347,18 @@ def _add_pairs(
             job.name, at(x), at(z), at(made), shape=shape, broadcast=broadcast, **options
         ),
     )
+
+
+def _repeated(b: ProgramBuilder, job: Job, value: Value) -> Buffer:
+    """Returns a buffer of bytes that are repeated as the result of a job needs it."""
+    source, shape = b.buffer(value), sizes(job.result)
+    if sizes(value) == shape:
+        return source
+    of = (1,) * (len(shape) - value.type.rank) + sizes(value)
+    steps = tuple(0 if size == 1 else step for size, step in zip(of, strides(of), strict=True))
+    repeated = b.scratch(math.prod(shape))
+    b.add_strided_copy(value, source, repeated, shape, StridedElements(value, steps))
+    return repeated
 
 
 def add_lookup_runs(

@@ -62,6 +62,8 @@ LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "avg_pool2d": pools.avg_pool2d,
     "global_avg_pool": pools.global_avg_pool,
     "reduce_mean": pools.reduce_mean,
+    "reduce_max": pools.reduce_max,
+    "global_max_pool": pools.reduce_max,
     "softmax": normalizations.softmax,
     "layer_norm": normalizations.layer_norm,
     "quantize": data_movement.quantize,

@@ -68,6 +68,33 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
         add_lookup_step(b, job.name, pooled, target, result_sizes, entries)
 
 
+def reduce_max(b: ProgramBuilder, job: Job) -> None:
+    """Lowers the greatest integers along adjacent axes, or of whole images, as a max pool."""
+    value = job.operands["x"]
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    if job.epilogue or not x.same(y):
+        raise CannotLower(f"no kernel computes {job.op} in another type than its operand's")
+    if job.op == "global_max_pool":
+        axes = (
+            tuple(range(2, value.type.rank)) if job.nchw else tuple(range(1, value.type.rank - 1))
+        )
+    else:
+        axes = job.int_tuple("axes")
+    nhwc, (outer, rows, inner) = mean_sizes(sizes(value), axes)
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result)
+    b.add(
+        job.name,
+        "max_pool2d",
+        [source],
+        [target],
+        sizes(job.result),
+        lambda plan, at: plan.max_pool2d(
+            job.name, at(source), at(target), shape=(outer, rows, 1, inner), kernel=(rows, 1),
+            out=(1, 1), x_type=x.kind,
+        ),
+    )  # fmt: skip
+
+
 def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers an average pool; one whose window is the whole image is a global pool."""
     shape, out, result_sizes = sizes_nhwc(job)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32
 from qir.ir.node import Value
+from qir.numerics import Rule
+from qir.profiles.profile import query_for_op
 
 from .builder import (
     TO_NHWC,
@@ -24,8 +26,9 @@ from .builder import (
     strides,
 )
 from .data_movement import pad_axis
-from .epilogues import Epilogue, epilogue_of
+from .epilogues import Epilogue, bounds_after, epilogue_of
 from .kernel_types import (
+    KERNEL_RULES,
     ByteParameters,
     Job,
     Weight,
@@ -330,8 +333,6 @@ def transposed_matrix(b: ProgramBuilder, value: Value) -> Buffer:
 def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product of two computed matrices: the right one is packed at run time."""
     left, right = job.operands["a"], job.operands["b"]
-    if job.rule is not None:
-        raise CannotLower("no kernel computes two operands by this profile")
     if "bias" in job.operands:
         raise CannotLower("no kernel adds a bias to a product of two computed matrices")
     if left.type.rank < 2 or right.type.rank < 2:
@@ -339,7 +340,11 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
     x, w = byte_parameters(left, "a"), byte_parameters(right, "b")
     # Neither operand is known yet, so there are no channel sums to prepare: one scale stands for
     # the weights.
-    rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
+    if job.rule is None:
+        rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
+        right_zero = w.zero
+    else:
+        rounding, right_zero = _of_two_operands(job, job.rule, x, w)
     left_matrices, right_matrices = (
         matrices(b, job, left, "trans_a"),
         matrices(b, job, right, "trans_b"),
@@ -376,7 +381,7 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
             a_type=x.kind,
             a_zero=x.zero,
             b_type=w.kind,
-            b_zero=w.zero,
+            b_zero=right_zero,
             y_type=rounding.kind,
             y_zero=rounding.zero,
             low=rounding.low,
@@ -386,6 +391,27 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
 
 
 _NO_WEIGHTS = np.zeros((0, 0), np.int8)
+
+
+def _of_two_operands(
+    job: Job, rule: Rule, x: ByteParameters, w: ByteParameters
+) -> tuple[Requantization, int]:
+    """Returns how another profile rounds a product of two computed matrices, and the zero point of
+    the right one, which `unshifted` reads as 0; raises CannotLower where the kernel rounds
+    otherwise."""
+    types = {slot: value.type for slot, value in job.operands.items()}
+    own = KERNEL_RULES.resolve(query_for_op(job.op, job.attrs, types, job.result.type))
+    if (rule.requant, rule.acc) != (own.requant, own.acc) or job.result.type.element == F32:
+        raise CannotLower("no kernel rounds a product of two operands by this profile")
+    zero = w.zero
+    if rule.method is not None:
+        if rule.method.name != "unshifted" or (zero and rule.method.params.get("apart")):
+            raise CannotLower("no kernel computes two operands by this profile")
+        zero = 0
+    y = byte_parameters(job.result, "the result")
+    low, high = bounds_after(job, job.epilogue, y.low, y.high)
+    factor = requantize_multiplier(x, np.asarray([w.scale]), y)
+    return Requantization(None, factor, y.kind, y.zero, low, high), zero
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ def test_sums_are_multiplied_by_31_bits(isa: str, kind: str, once: bool, depthwi
         low, zero = low + seed % 3, int(rng.integers(low, high))
         values, weights = x.reshape(15, c).astype(np.int64), w[:, :, 0, 0].astype(np.int64)
         sums = (values * weights[:, 0] if depthwise else values @ weights.T) + bias
-        made = np.array(fixed_point(sums.reshape(-1), *(np.tile(a, 15) for a in (q, shift, away)),
-                                    once))  # fmt: skip
+        q_rows, shift_rows, away_rows = (np.tile(a, 15) for a in (q, shift, away))
+        made = np.array(fixed_point(sums.reshape(-1), q_rows, shift_rows, away_rows, once))
         expected = np.clip(made.reshape(1, 3, 5, out) + zero, low, high)
         got = one(
             "conv2d", [x], expected.shape, CODES[kind], w, bias, np.ones(1, np.float32), isa=isa,

@@ -415,7 +415,7 @@ METHODS: Mapping[str, PluginMethod] = {
         pointwise=True,
     ),
     "short_leaky_relu": PluginMethod(
-        short_leaky_relu, ("leaky_relu",), slots=("x",), attrs=("alpha",)
+        short_leaky_relu, ("leaky_relu",), slots=("x",), attrs=("alpha",), pointwise=True
     ),
     "fixed_hard_swish": PluginMethod(
         fixed_hard_swish, ("hard_swish",), slots=("x",), pointwise=True

@@ -227,3 +227,95 @@ def test_nearest_resizes(storage: str, coordinates: str) -> None:
     }}
     """
     check(draw, text, {"x": draw.integers((n, h, w, c), storage)})
+
+
+@pytest.mark.parametrize("profile", [XNNPACK, LITERT])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_products_of_two_tensors(profile: str, trans_b: bool) -> None:
+    draw = Draw(profile)
+    n, m, k, width = (int(v) for v in draw.rng.integers(1, (4, 40, 70, 40)))
+    zero = 0 if profile == LITERT else int(draw.rng.integers(-128, 128))
+    scales = [float(np.float32(draw.rng.uniform(*ends))) for ends in ((0.01, 0.1),) * 3]
+    a, y = draw.affine(storage="i8"), draw.affine(storage="i8")
+    shape = (n, width, k) if trans_b else (n, k, width)
+    text = f"""
+    graph main as {profile} {{
+      %a = input() : {n}x{m}x{k}x{a}
+      %b = input() : {"x".join(map(str, shape))}x!quant.uniform<i8:f32, {scales[0]!r}:{zero}>
+      %y = matmul(%a, %b) {{trans_b = {str(trans_b).lower()}}} : {n}x{m}x{width}x{y}
+      output(y=%y)
+    }}
+    """
+    feed = {"a": draw.integers((n, m, k), "i8"), "b": draw.integers(shape, "i8")}
+    assert "matmul" in check(draw, text, feed)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("op", ["mul", "max", "min"])
+def test_operands_that_repeat_along_axes_of_each_other(profile: str, storage: str, op: str) -> None:
+    draw = Draw(profile)
+    n, h, c = (int(v) for v in draw.rng.integers(2, 12, 3))
+    same = draw.affine(storage=storage)
+    a, b, y = (same if op != "mul" else draw.affine(storage=storage) for _ in range(3))
+    call = "mul(%a, %b)" if op == "mul" else f"{op}(xs.0=%a, xs.1=%b)"
+    text = f"""
+    graph main as {profile} {{
+      %a = input() : {n}x{h}x1x{a}
+      %b = input() : {n}x1x{c}x{b}
+      %y = {call} : {n}x{h}x{c}x{y}
+      output(y=%y)
+    }}
+    """
+    feed = {"a": draw.integers((n, h, 1), storage), "b": draw.integers((n, 1, c), storage)}
+    assert "lookup_pairs" in check(draw, text, feed)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("axes", "out"), [("(1, 2)", "{n}x1x1x{c}"), ("(3,)", "{n}x{h}x{w}x1")])
+def test_greatest_integers(profile: str, storage: str, axes: str, out: str) -> None:
+    draw = Draw(profile)
+    n, h, w, c = (int(v) for v in draw.rng.integers(1, (3, 9, 9, 90)))
+    kind = draw.affine(storage=storage)
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : {n}x{h}x{w}x{c}x{kind}
+      %y = reduce_max(%x) {{axes = {axes}}} : {out.format(n=n, h=h, w=w, c=c)}x{kind}
+      output(y=%y)
+    }}
+    """
+    assert "max_pool2d" in check(draw, text, {"x": draw.integers((n, h, w, c), storage)})
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_leaky_relus(profile: str, storage: str) -> None:
+    draw = Draw(profile)
+    x, y = draw.affine(storage=storage), draw.affine(storage=storage)
+    alpha = float(np.float32(draw.rng.choice([0.001, 0.2, 1.5])))
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : 3x300x{x}
+      %y = leaky_relu(%x) {{alpha = {alpha!r}}} : 3x300x{y}
+      output(y=%y)
+    }}
+    """
+    assert check(draw, text, {"x": draw.integers((3, 300), storage)}) == ["lookup"]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_choices_between_quantized_values(storage: str) -> None:
+    draw = Draw(XNNPACK)
+    kind = draw.affine(storage=storage)
+    text = f"""
+    graph main as {XNNPACK} {{
+      %c = input() : 3x1xbool
+      %a = input() : 3x70x{kind}
+      %b = input() : 70x{kind}
+      %y = where(%c, %a, %b) : 3x70x{kind}
+      output(y=%y)
+    }}
+    """
+    feed = {"c": np.array([[True], [False], [True]]), "a": draw.integers((3, 70), storage)}
+    assert check(draw, text, {**feed, "b": draw.integers((70,), storage)}) == ["where"]
