@@ -55,6 +55,14 @@ class Epilogue:
     pairs: bool = False
     summand: AddedOperand | None = None
 
+    @property
+    def multiplier(self) -> Numbers | None:
+        """One float a channel where sums are multiplied by it and rounded, and nothing else is
+        done: so the kernels of products requantize them themselves."""
+        alone = self.parameters.keys() == {"factor"} and self.summand is None and not self.pairs
+        factor = self.parameters["factor"]
+        return factor if alone and isinstance(factor, np.ndarray) else None
+
 
 def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epilogue:
     """Returns the epilogue by which a job's rule computes it; raises CannotLower where there is

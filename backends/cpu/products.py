@@ -96,7 +96,10 @@ def _by_rule(job: Job, w: Weight, bias_value: Value | None) -> Requantization:
     if job.result.type.element == F32:
         return Requantization(found.bias, _ONE, "f32", epilogue=found)
     kind = byte_parameters(job.result, "the result").kind
-    return Requantization(found.bias, _ONE, kind, found.y_zero, found.low, found.high, found)
+    how = (kind, found.y_zero, found.low, found.high)
+    if found.multiplier is not None:
+        return Requantization(found.bias, found.multiplier, *how)
+    return Requantization(found.bias, _ONE, *how, found)
 
 
 _ONE = np.ones(1, np.float32)

@@ -23,15 +23,13 @@ QIR_INLINE_BODY int32_t guessed(const struct qir_sum_levels *levels, uint32_t su
   return (int32_t)near;
 }
 
-/* The bytes of n sums: the line's guess, and how many levels it is beside. */
+/* The bytes of n sums: from the table, or near the line's guess. */
 QIR_INLINE_BODY void looked_up(const struct qir_sum_levels *levels, const uint32_t *restrict sums,
                                uint8_t flip, uint8_t *restrict y, size_t n) {
   const int32_t *restrict level = levels->level;
-  if (levels->near) {
-    for (size_t j = 0; j < n; ++j) {
-      const int32_t byte = guessed(levels, sums[j]), sum = (int32_t)sums[j];
-      y[j] = (uint8_t)(byte + (level[byte + 1] <= sum) - (level[byte] > sum)) ^ flip;
-    }
+  const uint8_t *restrict bytes = levels->bytes;
+  if (bytes) {
+    for (size_t j = 0; j < n; ++j) y[j] = bytes[sums[j]];
     return;
   }
   for (size_t j = 0; j < n; ++j) {

@@ -54,24 +54,6 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
   }
 }
 
-static int32_t guess_of(const struct qir_sum_levels *levels, int32_t sum) {
-  float near = (float)sum * levels->gain + levels->offset;
-  near = near > 0 ? near : 0;
-  near = near < QIR_LEVELS ? near : QIR_LEVELS;
-  return (int32_t)near;
-}
-
-/* The guess never falls, so it is near all sums of a byte if it is near the first and the last. */
-static int is_near(const struct qir_sum_levels *levels, int32_t most) {
-  for (int32_t byte = 0; byte <= QIR_LEVELS; ++byte) {
-    const int32_t first = levels->level[byte] > 0 ? levels->level[byte] : 0;
-    const int32_t next = levels->level[byte + 1], last = next > most ? most : next - 1;
-    if (first > last) continue; /* no sum becomes this byte */
-    if (guess_of(levels, first) < byte - 1 || guess_of(levels, last) > byte + 1) return 0;
-  }
-  return 1;
-}
-
 static void prepare(struct qir_sum_levels *to, const int32_t *from, int32_t most) {
   to->level[0] = INT32_MIN;
   memcpy(to->level + 1, from, QIR_LEVELS * sizeof *from);
@@ -82,24 +64,40 @@ static void prepare(struct qir_sum_levels *to, const int32_t *from, int32_t most
   while (low < high && to->level[high] > most) --high;
   const float span = (float)to->level[high] - (float)to->level[low];
   to->gain = high > low && span > 0 ? (float)(high - low) / span : 0;
-  to->offset = (float)low - (float)to->level[low] * to->gain + (to->gain > 0 ? 0.01f : 0);
-  if (to->gain <= 0) to->offset = (float)low;
-  to->near = is_near(to, most);
+  to->offset = to->gain > 0 ? (float)low - (float)to->level[low] * to->gain : (float)low;
+}
+
+enum { MOST_BYTES = 1 << 16 /* of a table: one that fits the second cache */ };
+
+/* The bytes of all sums; returns where the next table begins. */
+static uint8_t *list(struct qir_sum_levels *to, int32_t most, uint8_t flip, uint8_t *table) {
+  int32_t byte = 0;
+  to->bytes = table;
+  for (int32_t sum = 0; sum <= most; ++sum) {
+    while (to->level[byte + 1] <= sum) ++byte;
+    table[sum] = (uint8_t)byte ^ flip;
+  }
+  return table + most + 1;
 }
 
 int qir_sums_make(uint32_t isa, const struct qir_sums *how, struct qir_step *step) {
   const size_t head = qir_round_up(sizeof(struct sums), 64);
-  const size_t table = qir_round_up(how->kinds * sizeof(struct qir_sum_levels), 64);
-  struct sums *v = qir_step_alloc(head + table + how->oh * how->ow);
+  const size_t rows = qir_round_up(how->kinds * sizeof(struct qir_sum_levels), 64);
+  const size_t pixels = how->oh * how->ow, sums = how->kh * how->kw * UINT8_MAX + 1;
+  const size_t tables = sums <= MOST_BYTES ? how->kinds * sums : 0;
+  struct sums *v = qir_step_alloc(head + rows + pixels + tables);
   if (!v) return 0;
   v->how = *how;
   v->kernel = QIR_SELECT(qir_sums_kernels, isa);
   v->levels = (struct qir_sum_levels *)((char *)v + head);
-  v->kind = (uint8_t *)v + head + table;
-  const int32_t most = (int32_t)(how->kh * how->kw * UINT8_MAX);
-  for (size_t i = 0; i < how->kinds; ++i)
+  v->kind = (uint8_t *)v + head + rows;
+  uint8_t *table = v->kind + pixels;
+  const int32_t most = (int32_t)(sums - 1);
+  for (size_t i = 0; i < how->kinds; ++i) {
     prepare(v->levels + i, how->levels + i * QIR_LEVELS, most);
-  if (how->oh * how->ow) memcpy(v->kind, how->kind, how->oh * how->ow);
+    if (tables) table = list(v->levels + i, most, how->y_flip, table);
+  }
+  if (pixels) memcpy(v->kind, how->kind, pixels);
   *step = (struct qir_step){run, v, (long)(how->n * how->oh), 0};
   return 1;
 }

@@ -27,10 +27,13 @@ struct qir_sums {
   int x, y;
 };
 
-/* One row of levels between ends that no sum reaches, and a line near it. */
+/*
+ * One row of levels between ends that no sum reaches, and a line near it: f32(sum) * gain + offset.
+ * Where windows are small, `bytes` has the byte of each sum instead.
+ */
 struct qir_sum_levels {
-  float gain, offset; /* f32(sum) * gain + offset is near the byte */
-  int near;           /* whether it is within one of the byte for every sum */
+  const uint8_t *bytes; /* or NULL */
+  float gain, offset;
   int32_t level[QIR_LEVELS + 2];
 };
 
