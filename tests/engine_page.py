@@ -99,6 +99,7 @@ ELEMENTS: Mapping[str, str] = {
     "matmul": CODES,
     "add": CODES,
     "mul": CODES,
+    "whole_add": CODES,
     "real": FLOAT,
     "lookup": "u8, i8 to 1, 2, 4 or 8 bytes",
     "lookup_runs": CODES,

@@ -41,6 +41,7 @@ from .epilogues import bounds_after
 from .kernel_types import ByteParameters, Job, Table, all_bytes, byte_parameters
 from .lookup_tables import is_pointwise
 from .normalizations import SOFTMAXES, add_layer_norm, softmax_by_powers
+from .pair_formulas import pair_formula
 from .pools import sizes_nhwc
 from .sizes import Sizes
 
@@ -235,10 +236,15 @@ class _Tables:
     tail: Table
     lanes: int
 
+    @property
+    def is_one(self) -> bool:
+        """Whether both are the same."""
+        return np.array_equal(self.body, self.tail)
+
     def options(self, run: int) -> dict[str, Any]:
         """Returns the options of a step for runs of a length."""
         whole = run // self.lanes * self.lanes if self.lanes else 0
-        if np.array_equal(self.body, self.tail):
+        if self.is_one:
             whole = run
         return {"table": self.body, "tail": self.tail, "run": max(run, 1), "body": whole}
 
@@ -264,7 +270,11 @@ def vectors(b: ProgramBuilder, job: Job) -> None:
         add_lookup_runs(b, job.name, source, made, sizes(job.result), tables.options(run))
         return
     first, second = varying.values()
-    _add_pairs(b, job, first, second, tables.options(run))
+    formula = None
+    if tables.is_one:
+        formula = pair_formula(job, tuple(held.values()), y, tables.body)
+    options = tables.options(run) if formula is None else formula.options
+    _add_pairs(b, job, (first, second), formula.step if formula else "lookup_pairs", options)
 
 
 def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> _Tables:
@@ -327,8 +337,14 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
 
 
 def _add_pairs(
-    b: ProgramBuilder, job: Job, first: Value, second: Value, options: dict[str, Any]
+    b: ProgramBuilder,
+    job: Job,
+    operands: tuple[Value, Value],
+    step: str,
+    options: Mapping[str, Any],
 ) -> None:
+    """Adds a step of two operands, each of which may be broadcast."""
+    first, second = operands
     x, z = b.buffer(first), b.buffer(second)
     try:
         shape, wide = broadcast_sizes(first, second, job.result.type.rank, nhwc=False)
@@ -339,11 +355,11 @@ def _add_pairs(
     broadcast: Broadcast = wide
     b.add(
         job.name,
-        "lookup_pairs",
+        step,
         [x, z],
         [made],
         sizes(job.result),
-        lambda plan, at: plan.lookup_pairs(
+        lambda plan, at: getattr(plan, step)(
             job.name, at(x), at(z), at(made), shape=shape, broadcast=broadcast, **options
         ),
     )

@@ -20,6 +20,8 @@ LARGEST_MEAN = 2**20
 """Most quantized values of a mean: sums of as many float32 values are exact in float64."""
 LARGEST_CODE_MEAN = 2**22
 """Most quantized values of a mean that is summed in 32 bits."""
+WHOLE_FACTORS = 2**22
+"""Most of two whole factors of bytes together: sums with an offset of 2^30 fit 32 bits."""
 LONGEST = 64
 """Most numbers in one operand, so that an endless iterator ends."""
 

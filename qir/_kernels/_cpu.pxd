@@ -178,6 +178,7 @@ cdef extern from "elementwise/elementwise.h" nogil:
         float a_gain, b_gain, offset
         int32_t a_zero, b_zero
         float multiplier, zero
+        int32_t a_factor, b_factor, whole_offset, shift
         uint8_t a_flip, b_flip
         qir_code code
     cdef struct qir_affine:
@@ -192,6 +193,9 @@ cdef extern from "elementwise/elementwise.h" nogil:
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
     int qir_mul_make(
+        uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
+    )
+    int qir_whole_make(
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
     cdef enum qir_real:

@@ -165,11 +165,34 @@ class Plan(Products):
         low: int | None = None,
         high: int | None = None,
         broadcast: Literal["a", "b"] | None = None,
+        after: bool = False,
     ) -> None:
         """y = clamp(rne((a - a_zero) * (b - b_zero) * multiplier + y_zero)); shape as add's.
 
-        The zero point is added in f32, before rounding.
+        The zero point is added in f32, before rounding, or `after` it.
         """
+
+    def whole_add(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int],
+        a_factor: int,
+        b_factor: int,
+        offset: int,
+        shift: int,
+        y_zero: int,
+        a_type: _Codes = "u8",
+        b_type: _Codes = "u8",
+        y_type: _Codes = "u8",
+        low: int | None = None,
+        high: int | None = None,
+        broadcast: Literal["a", "b"] | None = None,
+    ) -> None:
+        """y = clamp(((a * a_factor + b * b_factor + offset) >> shift) + y_zero); shape as add's."""
 
     def real(
         self,

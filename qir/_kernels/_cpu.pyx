@@ -12,7 +12,8 @@ import numpy as np
 
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of,
+    LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, WHOLE_FACTORS, code_in,
+    entries_of,
     epilogue_of, external_of, flip_of, floats_of, integer, integers_of, item_of, joined, limits,
     number_of, of_length, offsets_of, pairs_of, permutation, real_of, reals_of, scale_of,
     split_planes, table_of, taps_of, weights_of, whole, windows,
@@ -163,6 +164,7 @@ cdef class Plan(Products):
     def mul(
         self, str name, a, b, y, *, shape, a_zero, b_zero, multiplier, y_zero,
         str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
+        bint after=False,
     ):
         cdef qir_binary op
         cdef qir_step step
@@ -170,11 +172,31 @@ cdef class Plan(Products):
         op.a_zero = code_in(name, "a_zero", a_type, a_zero)
         op.b_zero = code_in(name, "b_zero", b_type, b_zero)
         op.multiplier = real_of(name, "multiplier", multiplier)
-        op.zero = code_in(name, "y_zero", y_type, y_zero)
+        op.zero = 0 if after else code_in(name, "y_zero", y_type, y_zero)
         op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
         op.code = code_of(name, y_type, 0, low, high)
+        if after:
+            op.code.zero = code_in(name, "y_zero", y_type, y_zero)
         made = qir_mul_make(self.bits, &s, &op, a, b, y, &step)
         self.append(name, "mul", step, made, 3 * s.outer * s.rows * s.inner, (y,))
+
+    def whole_add(
+        self, str name, a, b, y, *, shape, a_factor, b_factor, offset, shift, y_zero,
+        str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
+    ):
+        cdef qir_binary op
+        cdef qir_step step
+        cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast)
+        op.a_factor = integer(name, "a_factor", a_factor, -WHOLE_FACTORS, WHOLE_FACTORS)
+        op.b_factor = integer(name, "b_factor", b_factor, -WHOLE_FACTORS, WHOLE_FACTORS)
+        integer(name, "sum of the factors", abs(a_factor) + abs(b_factor), 0, WHOLE_FACTORS)
+        op.whole_offset = integer(name, "offset", offset, -(1 << 30), 1 << 30)
+        op.shift = integer(name, "shift", shift, 0, 31)
+        op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
+        op.code = code_of(name, y_type, 0, low, high)
+        op.code.zero = code_in(name, "y_zero", y_type, y_zero)
+        made = qir_whole_make(self.bits, &s, &op, a, b, y, &step)
+        self.append(name, "whole_add", step, made, 3 * s.outer * s.rows * s.inner, (y,))
 
     def real(self, str name, a, b, y, *, str op, shape, broadcast=None):
         cdef qir_step step

@@ -120,3 +120,36 @@ def test_levels_are_checked(given: dict[str, Any], message: str) -> None:
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         one("lookup_sums", [x], (1, 1, 1, 3), np.uint8, **options | given)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kinds", [("u8", "u8"), ("i8", "i8"), ("u8", "i8")])
+def test_sums_by_whole_factors_round_halves_up(isa: str, kinds: tuple[str, str]) -> None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    rng = np.random.default_rng(seed)
+    for size in [*range(1, 71), 5000]:
+        a, b = (random_integers(rng, kind, (size,), ends=size % 5 == 0) for kind in kinds)
+        left, right = (int(v) for v in rng.integers(-(1 << 21), (1 << 21) + 1, 2))
+        shift, zero = int(rng.integers(0, 29)), int(rng.integers(0, 128))
+        offset = int(rng.integers(-(1 << 29), 1 << 29))
+        total = (a.astype(np.int64) * left + b.astype(np.int64) * right + offset) >> shift
+        low, high = BOUNDS[kinds[0]]
+        got = one(
+            "whole_add", [a, b], a.shape, CODES[kinds[0]], isa=isa, threads=2, shape=(1, 1, size),
+            a_factor=left, b_factor=right, offset=offset, shift=shift, y_zero=zero,
+            a_type=kinds[0], b_type=kinds[1], y_type=kinds[0],
+        )  # fmt: skip
+        assert np.array_equal(got, np.clip(total + zero, low, high)), (seed, size)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_zero_points_of_products_may_be_added_after_rounding(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    for size in [*range(1, 71), 5000]:
+        a, b = (random_integers(rng, "i8", (size,)) for _ in range(2))
+        product = (a.astype(np.int64) * b).astype(F32) * F32(0.125)  # many are ties
+        got = one(
+            "mul", [a, b], a.shape, np.int8, isa=isa, shape=(1, 1, size), a_zero=0, b_zero=0,
+            multiplier=0.125, y_zero=-5, a_type="i8", b_type="i8", y_type="i8", after=True,
+        )  # fmt: skip
+        assert np.array_equal(got, np.clip(np.rint(product) - 5, -128, 127)), size
