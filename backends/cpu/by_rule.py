@@ -57,8 +57,13 @@ MOVES: Mapping[str, Callable[[ProgramBuilder, Job], None]] = {
     "where": plain_elements.where,
 }
 """Lowerings of other ops on bytes of one quantized type, which stay as they are."""
+SAME_SHAPE_METHODS = frozenset({"shifted_sum"})
+"""Methods of two tensors of one shape, which compute elements by themselves; of other shapes they
+are other ones. The last few of a block are tried too."""
 _FEW = 7
 """Fewer elements than any vector has."""
+_BLOCK = 64
+"""Elements that any runtime computes at once, or a multiple of these."""
 MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
 """Ops that the method `mean_of_steps` computes by the kernel of means."""
 
@@ -80,7 +85,10 @@ def lowers(op: str, rule: Rule) -> bool:
         return method == "reals"
     if method == "move":  # of other types than the result's they are brought to it first
         return op in CHOICES or op in MOVES
-    by_elements = method in VECTOR_METHODS | TRIED_METHODS or methods.is_pointwise(method)
+    by_elements = (
+        method in VECTOR_METHODS | TRIED_METHODS | SAME_SHAPE_METHODS
+        or methods.is_pointwise(method)
+    )
     return by_elements and (is_pointwise(op) or op == "prelu")
 
 
@@ -320,6 +328,14 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
         return table.reshape(-1)
 
     try:
+        if name in SAME_SHAPE_METHODS:
+            table = made(lanes)
+            if len({sizes(v) for v in job.operands.values()}) != 1:
+                raise CannotLower("its operands have two shapes")
+            end = count - _BLOCK + _FEW
+            if not np.array_equal(np.clip(computed(rule, 0, end), low, high), table[:end]):
+                raise CannotLower("its results depend on places")
+            return _Tables(table, table, 0)
         if not lanes:
             table = made(0)
             if name in TRIED_METHODS:

@@ -13,6 +13,7 @@ from qir.errors import QirError
 from qir.numerics import Rule, affine_of
 from qir.profiles.methods import plugin_method
 from qir.reference import methods
+from qir.reference.products import ProductKernel
 
 from .builder import CannotLower, ProgramBuilder, sizes
 from .epilogues import bounds_after
@@ -37,6 +38,7 @@ def lower_sums(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean, a sum or an average pool; raises CannotLower where no kernel does."""
     value = job.operands["x"]
     x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    _require_sums_alone(job)
     if job.op.startswith("reduce"):
         nhwc, (outer, rows, inner) = mean_sizes(sizes(value), job.int_tuple("axes"))
         shape, kernel, stride, pad, out = (outer, rows, 1, inner), (rows, 1), (1, 1), (0, 0), (1, 1)
@@ -69,6 +71,16 @@ def lower_sums(b: ProgramBuilder, job: Job) -> None:
             out=out, levels=levels, kinds=kinds, x_type=x.kind, y_type=y.kind,
         ),
     )  # fmt: skip
+
+
+def _require_sums_alone(job: Job) -> None:
+    """Raises CannotLower for a call of which the method looks at more than sums."""
+    assert job.rule is not None
+    method = plugin_method(job.rule.method.name) if job.rule.method else None
+    value = job.operands["x"]
+    call = ProductKernel(job.op, job.attrs, {"x": value.type}, job.result.type, job.rule)
+    if method is None or (method.sums_alone and not method.sums_alone(call, sizes(value))):
+        raise CannotLower("its method looks at more than sums")
 
 
 def _counts(

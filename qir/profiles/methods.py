@@ -109,6 +109,8 @@ class PluginMethod:
     alone: `of_sums(sums, count, type of x, type of the result)` returns the results of such sums,
     int64 without the zero point taken off. It is given parameters by name, and the rule if the
     method reads it. An engine may then look results up by their sums."""
+    sums_alone: Callable[..., bool] | None = None
+    """Whether that is so of a call, `sums_alone(call, shape of x)`; None: of all."""
     terms: Callable[..., NDArray[np.float32]] | None = None
     """Of a softmax whose terms a table holds: `terms(type of x)` returns them, by how far an
     integer is below the greatest of its row, from 0 to 255. They are added in float32 in the order

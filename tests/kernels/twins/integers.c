@@ -73,7 +73,9 @@ static void fix(struct qir_epilogue *e, size_t columns) {
   e->summand = -1;
   e->to_float = 0;
   e->fixed = any_words(columns, 1 << 30, INT32_MAX);
-  e->shift = any_words(columns, one_in(4) ? -30 : -12, one_in(4) ? 30 : -4);
+  const int32_t least = one_in(4) ? -30 : -12; /* drawn in this order on any processor */
+  const int32_t most = one_in(4) ? 30 : -4;
+  e->shift = any_words(columns, least, most);
   e->away = any_words(columns, 0, 1);
   e->once = one_in(3);
 }
