@@ -25,7 +25,14 @@ from qir.reference.interpreter import run
 sys.path.insert(0, str(Path(__file__).parent))
 from engine_networks import IMAGE, NETWORKS, Size, inputs
 
-TARGETS = ("pytorch-x86", "pytorch-fbgemm", "pytorch-onednn", "pt2e", "tensorflow-onednn")
+TARGETS = (
+    "pytorch-x86",
+    "pytorch-fbgemm",
+    "pytorch-onednn",
+    "pytorch-qnnpack",
+    "pt2e",
+    "tensorflow-onednn",
+)
 
 
 def milliseconds(call: Callable[[], object], rounds: int) -> float:

@@ -112,8 +112,6 @@ def _equality(names: list[str]) -> Callable[[object, object], bool]:
     def __eq__(self: object, other: object) -> bool:
         if other is self:
             return True
-        if self is other:
-            return True
         if other.__class__ is not self.__class__:
             return NotImplemented
         return values(self) == values(other)

@@ -62,7 +62,8 @@ OPS_HEAD = """
 ## Ops
 
 - **8 bits**: quantized values of 8 bits with one scale. `table`: 256 entries, which the reference
-  computes when the model is compiled.
+  computes when the model is compiled. `by rule`: not in ONNX's profiles, but by methods of others,
+  such as those of TensorFlow Lite, which are in whole numbers.
 - **f32 alone**: float32 in a model without quantized values, by float32 sums of one documented
   order.
 - **f32 mixed**: float32 next to quantized values: exact, or computed in float64 and rounded
@@ -98,11 +99,14 @@ ELEMENTS: Mapping[str, str] = {
     "matmul": CODES,
     "add": CODES,
     "mul": CODES,
+    "whole_add": CODES,
     "real": FLOAT,
     "lookup": "u8, i8 to 1, 2, 4 or 8 bytes",
     "lookup_runs": CODES,
     "lookup_pairs": CODES,
     "code_means": CODES,
+    "lookup_sums": CODES,
+    "resize_linear": CODES,
     "quantize_by": "f32 to u8, i8",
     "max_pool2d": CODES,
     "avg_pool2d": CODES,
@@ -125,6 +129,10 @@ MIXED_OPS = frozenset(
     {"add", "mul", "sub", "div", "softmax", "layer_norm", "quantize", "dequantize"}
 )
 """Ops with an older kernel for float32 beside quantized values."""
+
+
+BY_RULE = frozenset({*lower.RULED_LOWERINGS, *lower.by_rule.sums.OPS, "resize"})
+"""Ops that kernels compute by the rules of other profiles than their own."""
 
 
 def sets(step: str) -> str:
@@ -183,6 +191,8 @@ def row(op: str) -> tuple[str, str, str, str] | None:
     bytes_cell = (
         "yes" if (lowering is not None and lowering not in FLOAT_ONLY) or op == "split" else ""
     )
+    if not bytes_cell and (op in BY_RULE):
+        bytes_cell = "by rule"
     # 256 entries cover every value of an op that works element by element.
     if not bytes_cell and lookup_tables.is_pointwise(op):
         bytes_cell = "table"

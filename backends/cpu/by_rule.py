@@ -8,12 +8,13 @@ One that computes vectors of elements one way, and those that fill none another 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import QirError
 from qir.ir.dtype import F32
@@ -25,6 +26,7 @@ from qir.numerics.consistency import clashes
 from qir.numerics.definition import clip_range, nan_results, quantize_factor
 from qir.numerics.fields import MethodField
 from qir.numerics.stages import ReluStage, stage_function
+from qir.profiles.methods import plugin_method
 from qir.records import record
 from qir.reference import methods
 from qir.reference.means import divisors
@@ -32,19 +34,37 @@ from qir.reference.products import ProductKernel
 from qir.reference.quantized import with_node_rounding
 from qir.reference.vectors import innermost_run_length
 
-from .builder import Buffer, CannotLower, ProgramBuilder, sizes
+from . import plain_elements, pools, resizing, sums
+from .builder import Buffer, CannotLower, ProgramBuilder, StridedElements, sizes, strides
 from .data_movement import join
 from .elementwise import Broadcast, broadcast_sizes
 from .epilogues import bounds_after
 from .kernel_types import ByteParameters, Job, Table, all_bytes, byte_parameters
 from .lookup_tables import is_pointwise
-from .normalizations import add_layer_norm
+from .normalizations import SOFTMAXES, add_layer_norm, softmax_by_powers
+from .pair_formulas import pair_formula
 from .pools import sizes_nhwc
 from .sizes import Sizes
 
-VECTOR_METHODS = frozenset({"vectors", "product_of_codes", "prelu_of_codes"})
+VECTOR_METHODS = frozenset({"vectors", "product_of_codes", "prelu_of_codes", "recode_vectors"})
 """Methods with two results for an element: that of vectors of `lanes` elements, and that of the
 elements which fill none, at the end of a run (`innermost_run_length`)."""
+TRIED_METHODS = frozenset({"short_recode"})
+"""Methods of which some types have such results too: both are computed, and compared."""
+CHOICES = frozenset({"max", "min", "relu"})
+"""Ops that pick one of two elements, which the method `move` compares in the result's type."""
+MOVES: Mapping[str, Callable[[ProgramBuilder, Job], None]] = {
+    "reduce_max": pools.reduce_max,
+    "where": plain_elements.where,
+}
+"""Lowerings of other ops on bytes of one quantized type, which stay as they are."""
+SAME_SHAPE_METHODS = frozenset({"shifted_sum"})
+"""Methods of two tensors of one shape, which compute elements by themselves; of other shapes they
+are other ones. The last few of a block are tried too."""
+_FEW = 7
+"""Fewer elements than any vector has."""
+_BLOCK = 64
+"""Elements that any runtime computes at once, or a multiple of these."""
 MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
 """Ops that the method `mean_of_steps` computes by the kernel of means."""
 
@@ -52,6 +72,10 @@ MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
 def lowers(op: str, rule: Rule) -> bool:
     """Returns whether this module may lower an op by a rule."""
     method = rule.method.name if rule.method else ""
+    if sums.lowers(op, rule) or resizing.lowers(op, rule):
+        return True
+    if op == "softmax":
+        return method in SOFTMAXES
     if op == "quantize":
         return not method
     if op in MEANS:
@@ -60,7 +84,12 @@ def lowers(op: str, rule: Rule) -> bool:
         return method == "channel_vectors"
     if op == "layer_norm":
         return method == "reals"
-    by_elements = method in VECTOR_METHODS or methods.is_pointwise(method)
+    if method == "move":  # of other types than the result's they are brought to it first
+        return op in CHOICES or op in MOVES
+    by_elements = (
+        method in VECTOR_METHODS | TRIED_METHODS | SAME_SHAPE_METHODS
+        or methods.is_pointwise(method)
+    )
     return by_elements and (is_pointwise(op) or op == "prelu")
 
 
@@ -68,7 +97,16 @@ def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
     """Lowers an op by the rule of its profile; raises CannotLower where no kernel does."""
     if job.summand is not None:
         raise CannotLower(f"no kernel computes {job.op} |> add as one")
-    if job.op == "quantize":
+    assert job.rule is not None
+    if sums.lowers(job.op, job.rule):
+        sums.lower_sums(b, job)
+    elif resizing.lowers(job.op, job.rule):
+        resizing.lower_resize(b, job)
+    elif job.op == "softmax":
+        softmax_by_powers(b, job)
+    elif job.op in MOVES:
+        MOVES[job.op](b, job)
+    elif job.op == "quantize":
         quantize(b, job)
     elif job.op in MEANS:
         mean(b, job)
@@ -207,10 +245,15 @@ class _Tables:
     tail: Table
     lanes: int
 
+    @property
+    def is_one(self) -> bool:
+        """Whether both are the same."""
+        return np.array_equal(self.body, self.tail)
+
     def options(self, run: int) -> dict[str, Any]:
         """Returns the options of a step for runs of a length."""
         whole = run // self.lanes * self.lanes if self.lanes else 0
-        if np.array_equal(self.body, self.tail):
+        if self.is_one:
             whole = run
         return {"table": self.body, "tail": self.tail, "run": max(run, 1), "body": whole}
 
@@ -236,7 +279,11 @@ def vectors(b: ProgramBuilder, job: Job) -> None:
         add_lookup_runs(b, job.name, source, made, sizes(job.result), tables.options(run))
         return
     first, second = varying.values()
-    _add_pairs(b, job, first, second, tables.options(run))
+    formula = None
+    if tables.is_one:
+        formula = pair_formula(job, tuple(held.values()), y, tables.body)
+    options = tables.options(run) if formula is None else formula.options
+    _add_pairs(b, job, (first, second), formula.step if formula else "lookup_pairs", options)
 
 
 def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> _Tables:
@@ -265,45 +312,86 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     arrays[first] = np.repeat(all_bytes(held[first]), count // 256)
     arrays |= {slot: np.tile(all_bytes(held[slot]), 256) for slot in others}
 
+    name, tails = rule.method.name, tuple(stage.op for stage in own)
+
+    def computed(by: Rule, begin: int, end: int) -> NDArray[np.generic]:
+        part = types | {slot: TensorType((end - begin,), of.quant) for slot, of in held.items()}
+        kind = TensorType((end - begin,), y.quant)
+        kernel = ProductKernel(job.op, job.attrs, part, kind, by, tails=tails)
+        given = {s: arrays[s][begin:end] if s in held else arrays[s] for s in job.operands}
+        return methods.run(kernel, given)
+
     def made(lanes: int) -> Table:
         given = {**rule.method.params} if rule.method else {}
         given |= {"lanes": lanes} if "lanes" in given else {}
-        by = replace(rule, method=MethodField(rule.method.name if rule.method else "", given))
-        kind = TensorType((count,), y.quant)
-        kernel = ProductKernel(
-            job.op, job.attrs, types, kind, by, tails=tuple(stage.op for stage in own)
-        )
-        codes = methods.run(kernel, {slot: arrays[slot] for slot in job.operands})
+        codes = computed(replace(rule, method=MethodField(name, given)), 0, count)
         table: Table = np.ascontiguousarray(np.clip(codes, low, high).astype(codes.dtype))
         return table.reshape(-1)
 
     try:
+        if name in SAME_SHAPE_METHODS:
+            table = made(lanes)
+            if len({sizes(v) for v in job.operands.values()}) != 1:
+                raise CannotLower("its operands have two shapes")
+            end = count - _BLOCK + _FEW
+            if not np.array_equal(np.clip(computed(rule, 0, end), low, high), table[:end]):
+                raise CannotLower("its results depend on places")
+            return _Tables(table, table, 0)
         if not lanes:
             table = made(0)
+            if name in TRIED_METHODS:
+                pieces = [computed(rule, at, min(at + _FEW, count)) for at in range(0, count, _FEW)]
+                if not np.array_equal(np.clip(np.concatenate(pieces), low, high), table):
+                    raise CannotLower("its results depend on places")
             return _Tables(table, table, 0)
         # A runtime computes what fills no vector by scalar code, which rounds otherwise: two
-        # tables.
-        return _Tables(made(lanes), made(0), lanes)
+        # tables. No vector has more lanes than there are entries.
+        least = plugin_method(name)
+        none = 0 if least is None or least.params["lanes"].least == 0 else count + 1
+        return _Tables(made(lanes), made(none), lanes)
     except QirError as error:
         raise CannotLower(str(error)) from None
 
 
 def _add_pairs(
-    b: ProgramBuilder, job: Job, first: Value, second: Value, options: dict[str, Any]
+    b: ProgramBuilder,
+    job: Job,
+    operands: tuple[Value, Value],
+    step: str,
+    options: Mapping[str, Any],
 ) -> None:
-    shape, wide = broadcast_sizes(first, second, job.result.type.rank, nhwc=False)
-    x, z, made = b.buffer(first), b.buffer(second), b.allocate(job.result)
+    """Adds a step of two operands, each of which may be broadcast."""
+    first, second = operands
+    x, z = b.buffer(first), b.buffer(second)
+    try:
+        shape, wide = broadcast_sizes(first, second, job.result.type.rank, nhwc=False)
+    except CannotLower:  # each repeats along an axis of the other
+        x, z = (_repeated(b, job, value) for value in (first, second))
+        shape, wide = (1, 1, math.prod(sizes(job.result))), None
+    made = b.allocate(job.result)
     broadcast: Broadcast = wide
     b.add(
         job.name,
-        "lookup_pairs",
+        step,
         [x, z],
         [made],
         sizes(job.result),
-        lambda plan, at: plan.lookup_pairs(
+        lambda plan, at: getattr(plan, step)(
             job.name, at(x), at(z), at(made), shape=shape, broadcast=broadcast, **options
         ),
     )
+
+
+def _repeated(b: ProgramBuilder, job: Job, value: Value) -> Buffer:
+    """Returns a buffer of bytes that are repeated as the result of a job needs it."""
+    source, shape = b.buffer(value), sizes(job.result)
+    if sizes(value) == shape:
+        return source
+    of = (1,) * (len(shape) - value.type.rank) + sizes(value)
+    steps = tuple(0 if size == 1 else step for size, step in zip(of, strides(of), strict=True))
+    repeated = b.scratch(math.prod(shape))
+    b.add_strided_copy(value, source, repeated, shape, StridedElements(value, steps))
+    return repeated
 
 
 def add_lookup_runs(

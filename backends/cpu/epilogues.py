@@ -19,7 +19,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 from qir.numerics import Affine, Rule, affine_of, multiplier
 from qir.numerics.consistency import ONE_BY_ONE, clashes
-from qir.numerics.definition import gains, result_factor
+from qir.numerics.definition import fixed_point_multiplier, gains, result_factor
 from qir.numerics.quantize import kernel_scales
 from qir.numerics.stages import ReluStage, SumBufferStage, stage_function
 from qir.numerics.sums import Sum, accumulator_unit
@@ -56,6 +56,14 @@ class Epilogue:
     pairs: bool = False
     summand: AddedOperand | None = None
 
+    @property
+    def multiplier(self) -> Numbers | None:
+        """One float a channel where sums are multiplied by it and rounded, and nothing else is
+        done: so the kernels of products requantize them themselves."""
+        alone = self.parameters.keys() == {"factor"} and self.summand is None and not self.pairs
+        factor = self.parameters["factor"]
+        return factor if alone and isinstance(factor, np.ndarray) else None
+
 
 def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epilogue:
     """Returns the epilogue by which a job's rule computes it; raises CannotLower where there is
@@ -76,6 +84,8 @@ def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epil
         parameters = _dequantized(found)
     else:
         parameters = _requantized(found, affine_of(byte_parameters(job.result).quant))
+    if rule.requant.multiplier == "q31":
+        _require_exact_sums(job, found.acc, "w" if "w" in job.operands else "b")
     # A sum of no products is the bias in accumulator units: the kernels start from it.
     whole = found.acc.astype(np.int32).reshape(-1)
     out = _finish(job, rule, parameters, real=real, by_stages=bool(by_stages))
@@ -85,6 +95,12 @@ def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epil
 def _require_rounding(rule: Rule) -> None:
     """Raises CannotLower for a rule that rounds otherwise than the epilogue does."""
     requant = rule.requant
+    if requant.multiplier == "q31":
+        if requant.round not in FIXED_ROUNDINGS or requant.zero != "after":
+            raise CannotLower(f"no kernel rounds steps by requant.round = {requant.round}")
+        if requant.clip == "codes_32" or next(clashes(rule), None):
+            raise CannotLower(f"no kernel saturates by requant.clip = {requant.clip}")
+        return
     if requant.multiplier not in ("f32", "divide") or requant.compute != "f32":
         raise CannotLower(f"no kernel multiplies by requant.multiplier = {requant.multiplier}")
     if requant.round != "even" or requant.clip == "codes_32" or next(clashes(rule), None):
@@ -185,6 +201,8 @@ def _dequantized(of: Sum) -> dict[str, object]:
 
 def _requantized(of: Sum, y: Affine) -> dict[str, object]:
     """Returns the parameters of `qir.numerics.sums.quantize_sum` without a summand."""
+    if of.rule.requant.multiplier == "q31":
+        return _fixed_point(of, y)
     if of.rule.requant.multiplier == "divide":
         return _dequantized(of)
     found = _steps(of)
@@ -195,6 +213,49 @@ def _requantized(of: Sum, y: Affine) -> dict[str, object]:
             bias = of.bias.astype(np.float32)
             found["bias"] = _row(of, bias / by if divides else bias * by)
     return found
+
+
+FIXED_ROUNDINGS = ("double", "double_up", "half_up")
+"""How the epilogue rounds what multipliers of 31 bits give."""
+_MOST_SHIFT = 30
+
+
+def _fixed_point(of: Sum, y: Affine) -> dict[str, object]:
+    """Returns multipliers of 31 bits with a power of two, and how what they give is rounded."""
+    if of.steps is not None or of.bias is not None:
+        raise CannotLower("a bias is added to whole sums as a float")
+    factor = np.asarray(multiplier(of.x, of.w, y, of.rule, gain=of.gain))
+    q, shift = fixed_point_multiplier(np.broadcast_to(factor, of.acc.shape).reshape(-1))
+    if not np.isfinite(factor).all() or np.abs(shift).max(initial=0) > _MOST_SHIFT:
+        raise CannotLower("a scale is too far from the result's")
+    away = of.rule.requant.round == "double"
+    return {
+        "factor": np.ones(1, np.float32),
+        "fixed": q.astype(np.int32),
+        "shift": shift.astype(np.int32),
+        "away": np.full(1, away, np.int32),
+        "once": of.rule.requant.round == "half_up",
+    }
+
+
+def _require_exact_sums(job: Job, bias: NDArray[np.generic], slot: str) -> None:
+    """Raises CannotLower for sums that float32, in which epilogues are given them, may round."""
+    weight, x = job.operands[slot], byte_parameters(job.operands["x" if slot == "w" else "a"])
+    assert weight.constant is not None
+    assert weight.type.quant is not None
+    axis = weight.type.quant.axis or 0
+    zeros = np.asarray(weight.type.quant.zeros(), np.int64).reshape(-1)
+    shape = [1] * weight.constant.data.ndim
+    shape[axis] = -1
+    centered = np.abs(weight.constant.data.astype(np.int64) - zeros.reshape(shape))
+    others = tuple(a for a in range(centered.ndim) if a != axis)
+    widest = max(x.zero - x.low, x.high - x.zero)
+    most = centered.sum(others).max(initial=0) * widest + np.abs(bias.astype(np.int64)).max()
+    if most > _EXACT:
+        raise CannotLower("its sums may exceed 2^24, which kernels of 31-bit multipliers take")
+
+
+_EXACT = 1 << 24
 
 
 def _result_factor(y: Affine, rule: Rule) -> tuple[np.float32, bool]:

@@ -4,6 +4,8 @@ indices."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes
 from .kernel_types import Job
 from .sizes import Sizes
 
+Indices: TypeAlias = NDArray[np.int64]
 INDEX_BYTES = {I32: 4, I64: 8}
 """Bytes of the index types that the kernel reads."""
 
@@ -115,10 +118,16 @@ def rearranged(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if job.epilogue or not data_movement.keeps_elements(value, job.result):
         raise CannotLower("the result has another map")
+    add_gathers(b, job, _axis_indices(job, sizes(value)))
+
+
+def add_gathers(b: ProgramBuilder, job: Job, indices_of_axes: Mapping[int, Indices]) -> None:
+    """Adds steps that pick elements by constant indices along one axis after another."""
+    value = job.operands["x"]
     source, shape, item = b.buffer(value), sizes(value), itemsize(value)
     changed_axes = [
         (axis, index_buffer)
-        for axis, index_buffer in _axis_indices(job, shape).items()
+        for axis, index_buffer in indices_of_axes.items()
         if not _is_identity(index_buffer, shape[axis])
     ]
     if not changed_axes:

@@ -41,6 +41,7 @@ from . import (
     pools,
     products,
     recurrent,
+    transposed,
 )
 from .builder import BodyProgram, Buffer, CannotLower, Fallback, MeanSource, ProgramBuilder, sizes
 from .kernel_types import KERNEL_PROFILE, Job, byte_parameters, job_of
@@ -61,6 +62,8 @@ LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "avg_pool2d": pools.avg_pool2d,
     "global_avg_pool": pools.global_avg_pool,
     "reduce_mean": pools.reduce_mean,
+    "reduce_max": pools.reduce_max,
+    "global_max_pool": pools.reduce_max,
     "softmax": normalizations.softmax,
     "layer_norm": normalizations.layer_norm,
     "quantize": data_movement.quantize,
@@ -232,7 +235,7 @@ def _lower_single_result(b: ProgramBuilder, node: Node, job: Job) -> None:
     """Lowers an op with one result to the fastest kernel that accepts it."""
     fastest = (floats.LOWERINGS if floats.has_float_kernel(b, job) else LOWERINGS).get(job.op)
     if job.rule is not None:
-        lowering = LOWERINGS[job.op] if job.op in RULED_OPS else by_rule.lower_by_rule
+        lowering = RULED_LOWERINGS.get(job.op, by_rule.lower_by_rule)
         lowering(b, job)
         return
     slower = SLOWER_LOWERINGS.get(job.op)
@@ -261,7 +264,10 @@ def _no_kernel_reason(node: Node) -> str:
     return "it has no kernel"
 
 
-RULED_OPS = frozenset({"conv1d", "conv2d", "conv3d", "linear", "gemm", "matmul"})
+RULED_LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
+    **{op: LOWERINGS[op] for op in ("conv1d", "conv2d", "conv3d", "linear", "gemm", "matmul")},
+    "conv_transpose2d": transposed.conv_transpose2d,
+}
 """Ops whose lowerings compute by the rule of any profile, as far as there are kernels for it."""
 
 
@@ -276,7 +282,7 @@ def _job(b: ProgramBuilder, node: Node) -> Job:
     except CannotLower:
         rules = rules_of(b.graph, node).on_processor()
         rule = rules.resolve(query_for_node(node))
-        if job.op not in RULED_OPS and not by_rule.lowers(job.op, rule):
+        if job.op not in RULED_LOWERINGS and not by_rule.lowers(job.op, rule):
             raise
         if job.op in ("conv1d", "conv3d") and rule.method and rule.method.name == "as_conv2d":
             rule = replace(rule, method=None)  # lines and volumes are images here, too

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32
 from qir.ir.node import Value
+from qir.numerics import affine_of
+from qir.profiles.methods import plugin_method
 
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes
-from .kernel_types import Job, byte_parameters
+from .kernel_types import ByteParameters, Job, byte_parameters
 
 
 def softmax(b: ProgramBuilder, job: Job) -> None:
@@ -24,6 +27,35 @@ def softmax(b: ProgramBuilder, job: Job) -> None:
     x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
     # The kernel rounds and saturates at once, so the bounds of an activation have no place.
     job.require_no_clamp(y)
+    options = {"x_scale": float(x.scale), "wide": job.params.get("quotient") == "f64"}
+    _add_softmax(b, job, x, y, options)
+
+
+SOFTMAXES = frozenset({"share_table"})
+"""Methods of softmax whose terms a table holds, and of which one quotient a row makes shares."""
+_LEAST_SCALE = 1e-30
+"""Of results of such a method: the quotient of smaller ones may be infinite."""
+
+
+def softmax_by_powers(b: ProgramBuilder, job: Job) -> None:
+    """Lowers softmax by a method that has a term for each distance from a row's greatest
+    integer."""
+    assert job.rule is not None
+    assert job.rule.method is not None
+    x, y = byte_parameters(job.operands["x"], "x"), byte_parameters(job.result, "the result")
+    method = plugin_method(job.rule.method.name)
+    if job.epilogue or float(y.scale) < _LEAST_SCALE or method is None or method.terms is None:
+        raise CannotLower("no kernel computes such a softmax")
+    # The kernel's table ends with the term of the greatest integer.
+    powers = np.ascontiguousarray(method.terms(affine_of(x.quant))[::-1], np.float32)
+    _add_softmax(b, job, x, y, {"powers": powers})
+
+
+def _add_softmax(
+    b: ProgramBuilder, job: Job, x: ByteParameters, y: ByteParameters, options: Mapping[str, Any]
+) -> None:
+    """Adds a step of softmax along the innermost axis, in the layout of the type or in NHWC."""
+    value = job.operands["x"]
     shape = sizes(value)
     axis = job.int_attr("axis") % len(shape)
     # Channels of an NCHW image are innermost in NHWC, in which the kernel then reads it.
@@ -48,12 +80,11 @@ def softmax(b: ProgramBuilder, job: Job) -> None:
             at(target),
             rows=rows,
             width=width,
-            x_scale=float(x.scale),
             y_scale=float(y.scale),
             y_zero=y.zero,
             x_type=x.kind,
             y_type=y.kind,
-            wide=job.params.get("quotient") == "f64",
+            **options,
         ),
     )
 

@@ -13,6 +13,7 @@ from qir._kernels import _cpu
 from qir.ir.node import Node, Value
 
 from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes, strides
+from .data_movement import keeps_elements
 from .kernel_types import Job
 from .sizes import Sizes
 
@@ -170,8 +171,8 @@ def where(b: ProgramBuilder, job: Job) -> None:
     """Lowers a choice between two values by a condition."""
     _refuse_epilogue(job)
     values = [job.operands[slot] for slot in ("condition", "a", "b")]
-    if any(v.type.quant is not None for v in (*values, job.result)):
-        raise CannotLower("no kernel chooses between quantized values")
+    if not all(keeps_elements(v, job.result) for v in values[1:]):
+        raise CannotLower("no kernel chooses between values of several quantized types")
     sources, target, item = (
         [b.buffer(v) for v in values],
         b.allocate(job.result),

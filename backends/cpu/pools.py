@@ -68,6 +68,33 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
         add_lookup_step(b, job.name, pooled, target, result_sizes, entries)
 
 
+def reduce_max(b: ProgramBuilder, job: Job) -> None:
+    """Lowers the greatest integers along adjacent axes, or of whole images, as a max pool."""
+    value = job.operands["x"]
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    if job.epilogue or not x.same(y):
+        raise CannotLower(f"no kernel computes {job.op} in another type than its operand's")
+    if job.op == "global_max_pool":
+        axes = (
+            tuple(range(2, value.type.rank)) if job.nchw else tuple(range(1, value.type.rank - 1))
+        )
+    else:
+        axes = job.int_tuple("axes")
+    nhwc, (outer, rows, inner) = mean_sizes(sizes(value), axes)
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result)
+    b.add(
+        job.name,
+        "max_pool2d",
+        [source],
+        [target],
+        sizes(job.result),
+        lambda plan, at: plan.max_pool2d(
+            job.name, at(source), at(target), shape=(outer, rows, 1, inner), kernel=(rows, 1),
+            out=(1, 1), x_type=x.kind,
+        ),
+    )  # fmt: skip
+
+
 def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers an average pool; one whose window is the whole image is a global pool."""
     shape, out, result_sizes = sizes_nhwc(job)
@@ -142,7 +169,7 @@ def quantized_mean_source(node: Node, images: Mapping[Value, ByteTable]) -> Mean
         return None
     value = node.operands["x"]
     try:
-        _, (_, rows, _) = _mean_sizes(sizes(value), job_of(node).int_tuple("axes"))
+        _, (_, rows, _) = mean_sizes(sizes(value), job_of(node).int_tuple("axes"))
         if value.node.op == "dequantize" and len(value.node.operands) == 1:
             byte_parameters(value.node.operands["x"])
             return MeanSource(value.node.operands["x"])
@@ -167,7 +194,7 @@ def _sums_exactly(table: NDArray[np.generic], count: int) -> bool:
     return bool(magnitudes.max() * count <= 2.0**53 * unit)
 
 
-def _mean_sizes(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+def mean_sizes(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Returns whether to read NHWC, and the (outer, rows, inner) sizes of a mean over rows."""
     reduced_axes = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
     nhwc = len(shape) == 4 and reduced_axes == [2, 3]
@@ -187,7 +214,7 @@ def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     if mean is None:
         raise CannotLower("x is not dequantized from 8 bits, or its axes are not adjacent")
     x, table = byte_parameters(mean.source, "x"), mean.table
-    nhwc, shape = _mean_sizes(sizes(mean.source), job.int_tuple("axes"))
+    nhwc, shape = mean_sizes(sizes(mean.source), job.int_tuple("axes"))
     source, target = b.buffer(mean.source, nhwc=nhwc), b.allocate(job.result)
     b.add(
         job.name,

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32
 from qir.ir.node import Value
+from qir.numerics import Rule
+from qir.profiles.profile import query_for_op
 from qir.records import record
 
 from .builder import (
@@ -24,8 +26,9 @@ from .builder import (
     strides,
 )
 from .data_movement import pad_axis
-from .epilogues import Epilogue, epilogue_of
+from .epilogues import Epilogue, bounds_after, epilogue_of
 from .kernel_types import (
+    KERNEL_RULES,
     ByteParameters,
     Job,
     Weight,
@@ -93,7 +96,10 @@ def _by_rule(job: Job, w: Weight, bias_value: Value | None) -> Requantization:
     if job.result.type.element == F32:
         return Requantization(found.bias, _ONE, "f32", epilogue=found)
     kind = byte_parameters(job.result, "the result").kind
-    return Requantization(found.bias, _ONE, kind, found.y_zero, found.low, found.high, found)
+    how = (kind, found.y_zero, found.low, found.high)
+    if found.multiplier is not None:
+        return Requantization(found.bias, found.multiplier, *how)
+    return Requantization(found.bias, _ONE, *how, found)
 
 
 _ONE = np.ones(1, np.float32)
@@ -102,7 +108,7 @@ _ONE = np.ones(1, np.float32)
 def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; x and y are held in NHWC."""
     weights = constant_weight(job.operands["w"], 0, "w")
-    rounding = _rounding(job, weights)
+    rounding = rounding_of(job, weights)
     # The kernels read channels last: an image that the graph has first is held so between steps.
     nhwc = job.nchw
     if not nhwc and rounding.kind == "f32":
@@ -111,10 +117,10 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     shape = sizes(job.operands["x"])
     n, h, width, c = permuted(shape, TO_NHWC) if nhwc else shape
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
-    images = _Images((n, h, width, c), stride, pad, dilation, weights.data, weights.offset)
+    images = Images((n, h, width, c), stride, pad, dilation, weights.data, weights.offset)
     more = rounding.options(b, nhwc=nhwc)
     target = b.allocate(job.result, nhwc=nhwc)
-    _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
+    add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
@@ -124,16 +130,16 @@ def conv1d(b: ProgramBuilder, job: Job) -> None:
     (stride,), (before, after), (dilation,) = (
         job.int_tuple(a) for a in ("stride", "pad", "dilation")
     )
-    rounding = _rounding(job, weights)
+    rounding = rounding_of(job, weights)
     operand, target = b.buffer(value), b.allocate(job.result)
     source, result = b.scratch(operand.size), b.scratch(target.size)
     # The kernel reads channels last: [N, C, W] -> [N, 1, W, C].
     b.transpose(f"{value.name} to NWC", operand, source, sizes(value), (0, 2, 1), 1)
-    images = _Images(
+    images = Images(
         (n, 1, wide, channels), (1, stride), (0, before, 0, after), (1, dilation),
         weights.data[:, :, None], weights.offset,
     )  # fmt: skip
-    _add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
+    add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
     order, width = (0, 2, 1), itemsize(job.result)
     b.transpose(f"{job.name} to NCW", result, target, (out[0], out[2], out[1]), order, width)
 
@@ -142,7 +148,7 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a 3-D convolution as one of images, whose channels are those of all depth taps."""
     value, weights = job.operands["x"], constant_weight(job.operands["w"], 0, "w")
     x = byte_parameters(value, "x")
-    rounding = _rounding(job, weights)
+    rounding = rounding_of(job, weights)
     (n, c, d, h, image_width), (_, oc, od, oh, ow) = sizes(value), sizes(job.result)
     (stride, *strides_), (step, *steps) = job.int_tuple("stride"), job.int_tuple("dilation")
     before, top, left, after, bottom, right = job.int_tuple("pad")
@@ -178,17 +184,17 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     stacked_weights = weights.data.transpose(0, 2, 1, 3, 4).reshape(
         oc, taps * group_channels, *window
     )
-    images = _Images(
+    images = Images(
         (n * od, h, image_width, taps * c), (strides_[0], strides_[1]), (top, left, bottom, right),
         (steps[0], steps[1]), stacked_weights, weights.offset,
     )  # fmt: skip
-    _add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
+    add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
     order, width = (0, 4, 1, 2, 3), itemsize(job.result)
     b.transpose(f"{job.name} to NCDHW", result, target, (n, od, oh, ow, oc), order, width)
 
 
 @record
-class _Images:
+class Images:
     """The sizes and weights of a convolution of images in NHWC."""
 
     shape: tuple[int, int, int, int]
@@ -199,18 +205,18 @@ class _Images:
     offset: NDArray[np.int32] | None
 
 
-def _rounding(job: Job, weights: Weight) -> Requantization:
+def rounding_of(job: Job, weights: Weight) -> Requantization:
     """Returns how the accumulators of a convolution become its result."""
     x = byte_parameters(job.operands["x"], "x")
     return _requantization(job, x, weights, job.operands.get("bias"), weights.data.shape[0])
 
 
-def _add_conv2d(
+def add_conv2d(
     b: ProgramBuilder,
     job: Job,
     source: Buffer,
     result: Buffer,
-    images: _Images,
+    images: Images,
     rounding: Requantization,
     stored: Sizes,
     more: Options | None = None,
@@ -330,8 +336,6 @@ def transposed_matrix(b: ProgramBuilder, value: Value) -> Buffer:
 def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product of two computed matrices: the right one is packed at run time."""
     left, right = job.operands["a"], job.operands["b"]
-    if job.rule is not None:
-        raise CannotLower("no kernel computes two operands by this profile")
     if "bias" in job.operands:
         raise CannotLower("no kernel adds a bias to a product of two computed matrices")
     if left.type.rank < 2 or right.type.rank < 2:
@@ -339,7 +343,11 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
     x, w = byte_parameters(left, "a"), byte_parameters(right, "b")
     # Neither operand is known yet, so there are no channel sums to prepare: one scale stands for
     # the weights.
-    rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
+    if job.rule is None:
+        rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
+        right_zero = w.zero
+    else:
+        rounding, right_zero = _of_two_operands(job, job.rule, x, w)
     left_matrices, right_matrices = (
         matrices(b, job, left, "trans_a"),
         matrices(b, job, right, "trans_b"),
@@ -376,7 +384,7 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
             a_type=x.kind,
             a_zero=x.zero,
             b_type=w.kind,
-            b_zero=w.zero,
+            b_zero=right_zero,
             y_type=rounding.kind,
             y_zero=rounding.zero,
             low=rounding.low,
@@ -386,6 +394,27 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
 
 
 _NO_WEIGHTS = np.zeros((0, 0), np.int8)
+
+
+def _of_two_operands(
+    job: Job, rule: Rule, x: ByteParameters, w: ByteParameters
+) -> tuple[Requantization, int]:
+    """Returns how another profile rounds a product of two computed matrices, and the zero point of
+    the right one, which `unshifted` reads as 0; raises CannotLower where the kernel rounds
+    otherwise."""
+    types = {slot: value.type for slot, value in job.operands.items()}
+    own = KERNEL_RULES.resolve(query_for_op(job.op, job.attrs, types, job.result.type))
+    if (rule.requant, rule.acc) != (own.requant, own.acc) or job.result.type.element == F32:
+        raise CannotLower("no kernel rounds a product of two operands by this profile")
+    zero = w.zero
+    if rule.method is not None:
+        if rule.method.name != "unshifted" or (zero and rule.method.params.get("apart")):
+            raise CannotLower("no kernel computes two operands by this profile")
+        zero = 0
+    y = byte_parameters(job.result, "the result")
+    low, high = bounds_after(job, job.epilogue, y.low, y.high)
+    factor = requantize_multiplier(x, np.asarray([w.scale]), y)
+    return Requantization(None, factor, y.kind, y.zero, low, high), zero
 
 
 @record

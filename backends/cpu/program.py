@@ -32,6 +32,8 @@ PRODUCT_KINDS = frozenset(
 VECTOR_KINDS = frozenset(
     {
         "code_means",
+        "resize_linear",
+        "lookup_sums",
         "choose",
         "encode",
         "softmax",
@@ -62,7 +64,7 @@ VECTOR_KINDS = frozenset(
     | {f"float_{op}" for op in _cpu.UNARY}
 )
 """Kinds of steps whose kernels multiply no bytes."""
-BYTE_KINDS = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
+BYTE_KINDS = frozenset({"add", "mul", "whole_add", "real", "lookup", "quantize", "dequantize"})
 """Kinds of steps of which some read tables of bytes."""
 X86_PRODUCTS = ("avx512vnni", "avx512", "avxvnni_evex", "avxvnni", "avx2")
 FLOAT_KINDS = frozenset(kind for kind in VECTOR_KINDS if kind.startswith("float_"))

@@ -20,6 +20,8 @@ LARGEST_MEAN = 2**20
 """Most quantized values of a mean: sums of as many float32 values are exact in float64."""
 LARGEST_CODE_MEAN = 2**22
 """Most quantized values of a mean that is summed in 32 bits."""
+WHOLE_FACTORS = 2**22
+"""Most of two whole factors of bytes together: sums with an offset of 2^30 fit 32 bits."""
 LONGEST = 64
 """Most numbers in one operand, so that an endless iterator ends."""
 
@@ -291,6 +293,26 @@ def permutation(
     )
 
 
+def taps_of(step: str, what: str, taps: Sequence[ArrayLike], size: int) -> NDArray[np.int32]:
+    """Returns, for each result along an axis, both neighbours and both weights: four rows."""
+    rows = [integers_of(step, what, row, np.int32) for row in taps]
+    if len(rows) != 4 or len({row.size for row in rows}) != 1:
+        raise ValueError(f"{step}: {what} are two neighbours and two weights, of one length")
+    found = np.ascontiguousarray(np.stack(rows))
+    if found.size and not 0 <= int(found[:2].min()) <= int(found[:2].max()) < size:
+        raise ValueError(f"{step}: {what} has a neighbour outside of {size}")
+    if found.size and int(found[2:].min()) < 0:
+        raise ValueError(f"{step}: {what} has a weight below 0")
+    return found
+
+
+def weights_of(step: str, rows: NDArray[np.int32], columns: NDArray[np.int32], shift: int) -> None:
+    """Raises ValueError where the weights of a result add up to more than 2^shift."""
+    both = (np.asarray(part)[2:].astype(np.int64).sum(0) for part in (rows, columns))
+    if math.prod(int(part.max(initial=0)) for part in both) > 1 << shift:
+        raise ValueError(f"{step}: weights add up to more than 2^{shift}")
+
+
 EPILOGUE: dict[str, object] = {
     "factor": None,
     "steps": None,
@@ -309,6 +331,10 @@ EPILOGUE: dict[str, object] = {
     "last": 1.0,
     "divide": False,
     "offset": 0.0,
+    "fixed": None,
+    "shift": None,
+    "away": None,
+    "once": False,
 }
 """The parameters of an epilogue, and what they are where they are not given."""
 
@@ -335,6 +361,21 @@ def epilogue_of(step: str, given: Iterable[tuple[str, object]], columns: int) ->
         raise ValueError(f"{step}: share is that of steps, and there are none")
     for what in ("unit", "summand_scale", "least", "most", "last", "offset"):
         found[what] = float(real_of(step, what, found[what]))
-    for what in ("bias_fused", "summand_fused", "divide"):
+    for what in ("bias_fused", "summand_fused", "divide", "once"):
         found[what] = bool(found[what])
+    if found["fixed"] is not None:
+        found |= _fixed_point(step, found, columns)
+    return found
+
+
+def _fixed_point(step: str, given: dict[str, object], columns: int) -> dict[str, object]:
+    """Returns the multipliers of 31 bits, powers of two and roundings of an epilogue."""
+    found: dict[str, object] = {}
+    for what, least, most in (("fixed", 0, 2**31 - 1), ("shift", -30, 30), ("away", 0, 1)):
+        array = integers_of(step, what, given[what], np.int32)  # type: ignore[arg-type]
+        if array.size not in (1, columns):
+            raise ValueError(f"{step}: {what} has {array.size} numbers for {columns} columns")
+        if array.size and not least <= int(array.min()) <= int(array.max()) <= most:
+            raise ValueError(f"{step}: {what} is not from {least} to {most}")
+        found[what] = np.ascontiguousarray(np.broadcast_to(array, columns))
     return found

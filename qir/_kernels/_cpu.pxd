@@ -69,6 +69,10 @@ cdef extern from "epilogue/epilogue.h" nogil:
         int shifted
         float offset
         int to_float
+        const int32_t *fixed
+        const int32_t *shift
+        const int32_t *away
+        int once
         qir_code code
 
 cdef extern from "means/means.h" nogil:
@@ -83,6 +87,31 @@ cdef extern from "means/means.h" nogil:
         int biased[2]
         int x, y
     int qir_means_make(uint32_t isa, const qir_means *, qir_step *)
+
+cdef extern from "sums/sums.h" nogil:
+    int QIR_LEVELS
+    cdef struct qir_sums:
+        size_t n, h, w, c, oh, ow, kh, kw, sh, sw, pt, pl
+        uint8_t x_flip, y_flip
+        size_t kinds
+        const int32_t *levels
+        const uint8_t *kind
+        int x, y
+    int qir_sums_make(uint32_t isa, const qir_sums *, qir_step *)
+
+cdef extern from "resize/resize.h" nogil:
+    cdef struct qir_resize_axis:
+        const int32_t *low
+        const int32_t *high
+        const int32_t *low_weight
+        const int32_t *high_weight
+    cdef struct qir_resize:
+        size_t n, h, w, c, oh, ow
+        qir_resize_axis rows, columns
+        int shift, away
+        uint8_t flip
+        int x, y
+    int qir_resize_make(uint32_t isa, const qir_resize *, qir_step *)
 
 cdef extern from "conv/conv.h" nogil:
     cdef struct qir_conv_shape:
@@ -149,6 +178,7 @@ cdef extern from "elementwise/elementwise.h" nogil:
         float a_gain, b_gain, offset
         int32_t a_zero, b_zero
         float multiplier, zero
+        int32_t a_factor, b_factor, whole_offset, shift
         uint8_t a_flip, b_flip
         qir_code code
     cdef struct qir_affine:
@@ -163,6 +193,9 @@ cdef extern from "elementwise/elementwise.h" nogil:
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
     int qir_mul_make(
+        uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
+    )
+    int qir_whole_make(
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
     cdef enum qir_real:
@@ -215,7 +248,7 @@ cdef extern from "softmax/softmax.h" nogil:
         size_t rows, width
         float table[256]
         float gain
-        uint8_t x_flip, wide
+        uint8_t x_flip, wide, inverse
         qir_code code
     int qir_softmax_make(uint32_t isa, const qir_softmax *, int x, int y, qir_step *)
 

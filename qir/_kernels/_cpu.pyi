@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from qir._kernels._environment import InstructionSets
 from qir._kernels._environment import SettingError as SettingError
@@ -168,11 +168,34 @@ class Plan(Products):
         low: int | None = None,
         high: int | None = None,
         broadcast: Literal["a", "b"] | None = None,
+        after: bool = False,
     ) -> None:
         """y = clamp(rne((a - a_zero) * (b - b_zero) * multiplier + y_zero)); shape as add's.
 
-        The zero point is added in f32, before rounding.
+        The zero point is added in f32, before rounding, or `after` it.
         """
+
+    def whole_add(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int],
+        a_factor: int,
+        b_factor: int,
+        offset: int,
+        shift: int,
+        y_zero: int,
+        a_type: _Codes = "u8",
+        b_type: _Codes = "u8",
+        y_type: _Codes = "u8",
+        low: int | None = None,
+        high: int | None = None,
+        broadcast: Literal["a", "b"] | None = None,
+    ) -> None:
+        """y = clamp(((a * a_factor + b * b_factor + offset) >> shift) + y_zero); shape as add's."""
 
     def real(
         self,
@@ -279,16 +302,19 @@ class Plan(Products):
         *,
         rows: int,
         width: int,
-        x_scale: float,
         y_scale: float,
         y_zero: int,
+        x_scale: float = 1,
         x_type: _Codes = "u8",
         y_type: _Codes = "u8",
         wide: bool = False,
+        powers: ArrayLike | None = None,
     ) -> None:
         """Softmax of each row of `width` integers, as QLinearSoftmax computes it by a table.
 
         `wide`: shares are divided in float64, as onnxruntime 1.32 does, else in float32.
+        `powers`: the table, whose last entry is of a row's greatest integer; shares are then terms
+        times 1 / (sum * y_scale), rounded halves up, as XNNPACK computes them.
         """
 
     def layer_norm(

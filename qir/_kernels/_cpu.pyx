@@ -12,10 +12,11 @@ import numpy as np
 
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of,
+    LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, WHOLE_FACTORS, code_in,
+    entries_of,
     epilogue_of, external_of, flip_of, floats_of, integer, integers_of, item_of, joined, limits,
     number_of, of_length, offsets_of, pairs_of, permutation, real_of, reals_of, scale_of,
-    split_planes, table_of, whole, windows,
+    split_planes, table_of, taps_of, weights_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,
@@ -174,6 +175,7 @@ cdef class Plan(Products):
     def mul(
         self, str name, a, b, y, *, shape, a_zero, b_zero, multiplier, y_zero,
         str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
+        bint after=False,
     ):
         cdef qir_binary op
         cdef qir_step step
@@ -181,11 +183,31 @@ cdef class Plan(Products):
         op.a_zero = code_in(name, "a_zero", a_type, a_zero)
         op.b_zero = code_in(name, "b_zero", b_type, b_zero)
         op.multiplier = real_of(name, "multiplier", multiplier)
-        op.zero = code_in(name, "y_zero", y_type, y_zero)
+        op.zero = 0 if after else code_in(name, "y_zero", y_type, y_zero)
         op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
         op.code = code_of(name, y_type, 0, low, high)
+        if after:
+            op.code.zero = code_in(name, "y_zero", y_type, y_zero)
         made = qir_mul_make(self.bits, &s, &op, a, b, y, &step)
         self.append(name, "mul", step, made, 3 * s.outer * s.rows * s.inner, (y,))
+
+    def whole_add(
+        self, str name, a, b, y, *, shape, a_factor, b_factor, offset, shift, y_zero,
+        str a_type="u8", str b_type="u8", str y_type="u8", low=None, high=None, broadcast=None,
+    ):
+        cdef qir_binary op
+        cdef qir_step step
+        cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast)
+        op.a_factor = integer(name, "a_factor", a_factor, -WHOLE_FACTORS, WHOLE_FACTORS)
+        op.b_factor = integer(name, "b_factor", b_factor, -WHOLE_FACTORS, WHOLE_FACTORS)
+        integer(name, "sum of the factors", abs(a_factor) + abs(b_factor), 0, WHOLE_FACTORS)
+        op.whole_offset = integer(name, "offset", offset, -(1 << 30), 1 << 30)
+        op.shift = integer(name, "shift", shift, 0, 31)
+        op.a_flip, op.b_flip = flip_of(name, a_type), flip_of(name, b_type)
+        op.code = code_of(name, y_type, 0, low, high)
+        op.code.zero = code_in(name, "y_zero", y_type, y_zero)
+        made = qir_whole_make(self.bits, &s, &op, a, b, y, &step)
+        self.append(name, "whole_add", step, made, 3 * s.outer * s.rows * s.inner, (y,))
 
     def real(self, str name, a, b, y, *, str op, shape, broadcast=None):
         cdef qir_step step
@@ -296,23 +318,30 @@ cdef class Plan(Products):
     # ---- rows ----
 
     def softmax(
-        self, str name, x, y, *, rows, width, x_scale, y_scale, y_zero,
-        str x_type="u8", str y_type="u8", bint wide=False,
+        self, str name, x, y, *, rows, width, y_scale, y_zero, x_scale=1,
+        str x_type="u8", str y_type="u8", bint wide=False, powers=None,
     ):
         cdef qir_softmax s
         cdef qir_step step
+        cdef const float[::1] given
         rows, width = whole(name, "rows and width", (rows, width), 0)
         x = self.needs(name, "x", x, rows * width)
         y = self.needs(name, "y", y, rows * width)
         s.rows, s.width = rows if width else 0, width
         x_scale = float(scale_of(name, "x_scale", x_scale))  # float64 from here on
-        # Exponents are shifted up so far that a row of the largest does not overflow.
-        room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
-        shift = max(0.0, room) / x_scale
-        for i in range(256):
-            s.table[i] = <float>exp((i - 255 + shift) * x_scale)
-        s.gain = floorf(<float>1 / <float>scale_of(name, "y_scale", y_scale))
-        s.x_flip, s.wide = flip_of(name, x_type), wide
+        s.gain = scale_of(name, "y_scale", y_scale)
+        if powers is not None:
+            given = reals_of(name, powers)
+            for i in range(256):
+                s.table[i] = given[i]
+        else:
+            # Exponents are shifted up so far that a row of the largest does not overflow.
+            room = <double>logf(FLT_MAX / <float>width) - 5 if width else 0
+            shift = max(0.0, room) / x_scale
+            for i in range(256):
+                s.table[i] = <float>exp((i - 255 + shift) * x_scale)
+            s.gain = floorf(<float>1 / s.gain)
+        s.x_flip, s.wide, s.inverse = flip_of(name, x_type), wide, powers is not None
         s.code = code_of(name, y_type, y_zero, None, None)
         made = qir_softmax_make(self.bits, &s, x, y, &step)
         self.append(name, "softmax", step, made, 2 * rows * width, (y,))

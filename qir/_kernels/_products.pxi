@@ -255,7 +255,13 @@ cdef class Products(Floats):
         cdef qir_epilogue e
         cdef const float[::1] factor = given["factor"]
         cdef const float[::1] array
+        cdef const int32_t[::1] fixed, shift, away
         e.factor = &factor[0]
+        e.fixed = e.shift = e.away = NULL
+        e.once = given["once"]
+        if given["fixed"] is not None:
+            fixed, shift, away = given["fixed"], given["shift"], given["away"]
+            e.fixed, e.shift, e.away = &fixed[0], &shift[0], &away[0]
         e.steps = e.share = e.bias = NULL
         for what in ("steps", "share", "bias"):
             if given[what] is None:
@@ -375,3 +381,59 @@ cdef class Products(Floats):
         m.factor = &factors[0] if oh * ow else NULL
         made = qir_means_make(self.bits, &m, &step)
         self.append(name, "code_means", step, made, n * c * (h * w + oh * ow), (y,))
+
+    def lookup_sums(
+        self, str name, x, y, *, shape, kernel, stride, pad, out, levels, kinds,
+        str x_type="u8", str y_type="u8",
+    ):
+        cdef qir_sums m
+        cdef qir_step step
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        m.kh, m.kw = kernel = of_length(name, "kernel", kernel, 2, 1, LARGEST_STEP)
+        m.sh, m.sw = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        m.pt, m.pl = of_length(name, "pad", pad, 2, 0, LARGEST_STEP)
+        oh, ow = of_length(name, "out", out, 2, 0, LARGEST_STEP)
+        integer(name, "size of the kernel", kernel[0] * kernel[1], 1, LARGEST_CODE_MEAN)
+        cdef const int32_t[::1] steps = integers_of(name, "levels", levels, np.int32)
+        cdef const uint8_t[::1] of_pixels = integers_of(name, "kinds", kinds, np.uint8)
+        m.kinds = steps.shape[0] // QIR_LEVELS
+        if not m.kinds or steps.shape[0] % QIR_LEVELS:
+            raise ValueError(f"{name}: {steps.shape[0]} levels, {QIR_LEVELS} are needed for each kind")
+        if np.any(np.diff(np.asarray(steps).reshape(-1, QIR_LEVELS).astype(np.int64)) < 0):
+            raise ValueError(f"{name}: the levels of a kind fall")
+        if of_pixels.shape[0] != oh * ow:
+            raise ValueError(f"{name}: {of_pixels.shape[0]} kinds for {oh * ow} pixels")
+        if oh * ow and np.asarray(of_pixels).max() >= m.kinds:
+            raise ValueError(f"{name}: a pixel has levels of no kind")
+        m.n, m.h, m.w, m.c = n if oh * ow * c else 0, h, w, c
+        m.oh, m.ow = (oh, ow) if m.n else (0, 0)  # no tasks
+        m.x, m.y = self.needs(name, "x", x, n * h * w * c), self.needs(name, "y", y, n * oh * ow * c)
+        m.x_flip, m.y_flip = flip_of(name, x_type), flip_of(name, y_type)
+        m.levels, m.kind = &steps[0], &of_pixels[0] if oh * ow else NULL
+        made = qir_sums_make(self.bits, &m, &step)
+        self.append(name, "lookup_sums", step, made, n * c * (h * w + oh * ow), (y,))
+
+    def resize_linear(
+        self, str name, x, y, *, shape, rows, columns, shift, bint away=False, str x_type="u8"
+    ):
+        cdef qir_resize m
+        cdef qir_step step
+        n, h, w, c = of_length(name, "shape", shape, 4, 0)
+        m.shift, m.away, m.flip = integer(name, "shift", shift, 1, 22), away, flip_of(name, x_type)
+        cdef const int32_t[:, ::1] along_rows = taps_of(name, "rows", rows, h)
+        cdef const int32_t[:, ::1] along_columns = taps_of(name, "columns", columns, w)
+        m.oh, m.ow = along_rows.shape[1], along_columns.shape[1]
+        weights_of(name, along_rows, along_columns, m.shift)
+        m.n, m.h, m.w, m.c = n if h * w * c * m.oh * m.ow else 0, h, w, c
+        m.x = self.needs(name, "x", x, n * h * w * c)
+        m.y = self.needs(name, "y", y, n * m.oh * m.ow * c)
+        if m.n:
+            m.rows.low, m.rows.high = &along_rows[0, 0], &along_rows[1, 0]
+            m.rows.low_weight, m.rows.high_weight = &along_rows[2, 0], &along_rows[3, 0]
+            m.columns.low, m.columns.high = &along_columns[0, 0], &along_columns[1, 0]
+            m.columns.low_weight = &along_columns[2, 0]
+            m.columns.high_weight = &along_columns[3, 0]
+        else:
+            m.oh, m.ow = 0, 0  # no tasks
+        made = qir_resize_make(self.bits, &m, &step)
+        self.append(name, "resize_linear", step, made, n * c * (h * w + m.oh * m.ow), (y,))

@@ -231,3 +231,44 @@ class Products(Floats):
         in one rounding, the zero point that is added to the rounded number, and what is divided
         by (True) or multiplied with before that.
         """
+
+    def lookup_sums(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int, int],
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        pad: tuple[int, int],
+        out: tuple[int, int],
+        levels: ArrayLike,
+        kinds: ArrayLike,
+        x_type: _Codes = "u8",
+        y_type: _Codes = "u8",
+    ) -> None:
+        """Sums of windows of x (n, h, w, c), in integers from 0 to 255 in the order of the type.
+
+        A result is how many of 255 levels are not above its sum, in that order too: those of row
+        `kinds[pixel]` of `levels`, which ascend.
+        """
+
+    def resize_linear(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int, int],
+        rows: Sequence[ArrayLike],
+        columns: Sequence[ArrayLike],
+        shift: int,
+        away: bool = False,
+        x_type: _Codes = "u8",
+    ) -> None:
+        """Images x (n, h, w, c) between the pixels of two rows and two columns.
+
+        `rows` and `columns` have four integers for each result: both neighbours, both weights. A
+        result is the sum of four weighted integers / 2^shift, halves up, or away from zero.
+        """

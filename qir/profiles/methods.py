@@ -59,6 +59,18 @@ FLAG = Param((False, True))
 
 
 @record
+class Taps:
+    """Along one axis of a resize, two neighbours of each result and their whole weights."""
+
+    neighbours: tuple[NDArray[np.int64], NDArray[np.int64]]
+    weights: tuple[NDArray[np.int64], NDArray[np.int64]]
+    bits: int
+    """The weights of both add up to 2^bits; a result is divided by that of both axes."""
+    away: bool
+    """Whether halves are rounded away from zero; else up."""
+
+
+@record
 class PluginMethod:
     """How a runtime computes a quantized op, to the last bit.
 
@@ -93,6 +105,20 @@ class PluginMethod:
     pointwise: bool = False
     """Whether a result depends on the elements at its own place alone, wherever that is: then an
     engine may look it up in a table of all bytes, or of all pairs of bytes."""
+    of_sums: Callable[..., NDArray[np.generic]] | None = None
+    """Where a result depends on the sum of its operand's integers in a window and on their number
+    alone: `of_sums(sums, count, type of x, type of the result)` returns the results of such sums,
+    int64 without the zero point taken off. It is given parameters by name, and the rule if the
+    method reads it. An engine may then look results up by their sums."""
+    sums_alone: Callable[..., bool] | None = None
+    """Whether that is so of a call, `sums_alone(call, shape of x)`; None: of all."""
+    terms: Callable[..., NDArray[np.float32]] | None = None
+    """Of a softmax whose terms a table holds: `terms(type of x)` returns them, by how far an
+    integer is below the greatest of its row, from 0 to 255. They are added in float32 in the order
+    of the axis, and multiplied by 1 / (sum * scale of the result), rounded halves up."""
+    taps: Callable[..., Taps] | None = None
+    """Of a bilinear resize in whole numbers: `taps(size, size of the result, coordinates)`, given
+    parameters by name, returns the neighbours along an axis, their weights, and the rounding."""
     every_result: Callable[..., tuple[NDArray[np.generic], ...]] | None = None
     """Makes all results of an op that has several: `every_result(call, arrays, result types)`."""
 

@@ -70,13 +70,21 @@ def integer_mean(
 
     A sum is divided by their number in float32, or multiplied by what 1 divided by it is there.
     """
-    require_per_tensor("raw_mean", x_map, out)
     require_same_parameters("avg_pool2d", x_map, out)
     total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
-    divisor = math.prod(kernel) if count_pad else count
-    sums, divisor = total.astype(float32), np.asarray(divisor, float32)
-    means = np.rint(sums / divisor if divide else sums * (float32(1) / divisor)).astype(np.int64)
-    return restore_layout(saturate(means, out), layout)
+    number = np.asarray(math.prod(kernel)) if count_pad else count
+    return restore_layout(integer_mean_of_sums(total, number, x_map, out, divide=divide), layout)
+
+
+def integer_mean_of_sums(
+    sums: Whole, count: int | Whole, x_map: Affine, out: Affine, *, divide: bool = False
+) -> Integers:
+    """Returns means of sums of raw integers; see `integer_mean`."""
+    require_per_tensor("raw_mean", x_map, out)
+    require_same_parameters("avg_pool2d", x_map, out)
+    total, divisor = sums.astype(float32), np.asarray(count, float32)
+    means = np.rint(total / divisor if divide else total * (float32(1) / divisor))
+    return saturate(means.astype(np.int64), out)
 
 
 METHODS: Mapping[str, PluginMethod] = {
@@ -86,6 +94,7 @@ METHODS: Mapping[str, PluginMethod] = {
         slots=("x",),
         attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
         params={"divide": FLAG},
+        of_sums=integer_mean_of_sums,
     ),
 }
 """The methods of this module, by the name that profiles use."""

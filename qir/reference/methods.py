@@ -432,6 +432,19 @@ def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     )
 
 
+def of_sums(
+    rule: Rule, sums: NDArray[np.int64], count: int, x_map: Affine, out: Affine
+) -> Integers | None:
+    """Returns what the method of a rule makes of sums of `count` integers; None where it needs more
+    than these."""
+    method = plugin_method(rule.method.name) if rule.method else None
+    if rule.method is None or method is None or method.of_sums is None:
+        return None
+    given = {"rule": rule} if method.reads else {}
+    with np.errstate(all="ignore"):
+        return method.of_sums(sums, count, x_map, out, **rule.method.params, **given)
+
+
 def _run_on_floats(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns the float op between dequantize and quantize."""
     floats = {

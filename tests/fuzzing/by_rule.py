@@ -71,6 +71,38 @@ def _code_means(rng: random.Random) -> Call:
     return step_of("code_means", [x], given | {"low": 0, "high": 255}, x)
 
 
+def _lookup_sums(rng: random.Random) -> Call:
+    """Of windows of one pixel, whose levels are the integers, or of whole images of zeros."""
+    n, h, w, c = rng.randrange(3), rng.randrange(1, 4), rng.randrange(1, 4), rng.choice(SIZES)
+    whole = rng.random() < 0.5
+    x = ints(rng, n * h * w * c, 0, 0 if whole else 255, np.uint8).reshape(n, h, w, c)
+    out = (1, 1) if whole else (h, w)
+    given: dict[str, Any] = {"shape": x.shape, "kernel": (h, w) if whole else (1, 1)}
+    given |= {"stride": (1, 1), "pad": (0, 0), "out": out, "levels": np.arange(1, 256)}
+    given |= {"kinds": np.zeros(math.prod(out), np.uint8), "x_type": "u8", "y_type": "u8"}
+    return step_of("lookup_sums", [x], given, np.zeros((n, 1, 1, c), np.uint8) if whole else x)
+
+
+def _resize_linear(rng: random.Random) -> Call:
+    """Of images to themselves, in which the nearer neighbour has all the weight."""
+    n, h, w, c = rng.randrange(3), rng.randrange(1, 4), rng.randrange(1, 4), rng.choice(SIZES)
+    x = ints(rng, n * h * w * c, 0, 255, np.uint8).reshape(n, h, w, c)
+    rows, columns = (
+        [np.arange(s), np.zeros(s, np.int32), np.full(s, 8), np.zeros(s, np.int32)] for s in (h, w)
+    )
+    given: dict[str, Any] = {"shape": x.shape, "rows": rows, "columns": columns, "shift": 6}
+    return step_of("resize_linear", [x], given | {"away": rng.random() < 0.5, "x_type": "u8"}, x)
+
+
+def _whole_add(rng: random.Random) -> Call:
+    size = rng.choice(LONG)
+    a, b = (ints(rng, size, 0, 60, np.uint8) for _ in range(2))
+    given: dict[str, Any] = {"shape": (1, 1, size), "a_factor": 8, "b_factor": 16, "offset": 0}
+    given |= {"shift": 3, "y_zero": 3, "a_type": "u8", "b_type": "u8", "y_type": "u8"}
+    given |= {"low": 0, "high": 255, "broadcast": None}
+    return step_of("whole_add", [a, b], given, a + 2 * b + 3)
+
+
 def _conv_by(rng: random.Random) -> Call:
     """A convolution of one tap, with steps, a bias and a summand in whole numbers."""
     n, h, w, c = (rng.randrange(1, 4) for _ in range(4))
@@ -131,7 +163,8 @@ def _wide_depthwise(rng: random.Random) -> Call:
 
 
 CALLS: tuple[Callable[[random.Random], Call], ...] = (
-    _quantize_by, _lookup_runs, _lookup_pairs, _code_means, _conv_by, _at_zero, _equal_rows,
+    _quantize_by, _lookup_runs, _lookup_pairs, _code_means, _lookup_sums, _resize_linear,
+    _whole_add, _conv_by, _at_zero, _equal_rows,
     _wide_depthwise,
 )  # fmt: skip
 

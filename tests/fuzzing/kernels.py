@@ -84,7 +84,7 @@ def ints(rng: random.Random, count: int, low: int, high: int, kind: type) -> Arr
 # -- steps of a plan ------------------------------------------------------------------------------
 
 
-PAIRS = frozenset({"add", "mul", "apply", "wide_product", "lookup_pairs"})
+PAIRS = frozenset({"add", "mul", "whole_add", "apply", "wide_product", "lookup_pairs"})
 """Steps whose operands are a and b."""
 
 

@@ -47,9 +47,14 @@ FINDERS = {
         "test_pooling.py::test_a_mean_of_floats_is_rounded_once",
         "test_onnxruntime.py::test_averages_are_those_of_qlinear",
     ),
+    "QIR_FAULT_TAIL_RESIZE": ("test_resize.py::test_a_result_is_between_four_neighbours",),
     "QIR_FAULT_TAIL_ROWS": (
         "test_rows.py::test_layer_norm_adds_in_lanes",
         "test_rows.py::test_softmax_of_floats_is_within_a_unit_of_the_last_place",
+    ),
+    "QIR_FAULT_TAIL_SUMS": (
+        "test_sums.py::test_a_result_is_the_number_of_levels_that_its_sum_reaches",
+        "test_sums.py::test_every_sum_of_a_line_has_its_result",
     ),
     "QIR_FAULT_TAIL_SOFTMAX": (
         "test_pooling.py::test_softmax_is_a_table_and_one_division",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qir.profiles.methods import PluginMethod
 
-from . import curves, dynamic, elements, fixed_point, lstm, sums_and_means, vectors
+from . import curves, dynamic, elements, fixed_point, lstm, resizing, sums_and_means, vectors
 
 METHODS: Mapping[str, PluginMethod] = {
     **curves.METHODS,
@@ -14,6 +14,7 @@ METHODS: Mapping[str, PluginMethod] = {
     **elements.METHODS,
     **fixed_point.METHODS,
     **lstm.METHODS,
+    **resizing.METHODS,
     **sums_and_means.METHODS,
     **vectors.METHODS,
 }

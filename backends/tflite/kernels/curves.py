@@ -5,6 +5,7 @@ All is whole numbers but the making of the tables, in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
@@ -179,12 +180,20 @@ def fixed_total(
     keep: bool = True,
 ) -> Integers:
     """Returns the sum of q - z by the multiplier of the scales' quotient."""
-    require_per_tensor("fixed_total", x_map, out)
-    value = x.astype(np.int64) - int(x_map.zero)
     reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = value.sum(reduced_axes, keepdims=keep)
+    count = math.prod(x.shape[a] for a in reduced_axes)
+    sums = x.astype(np.int64).sum(reduced_axes, keepdims=keep)
+    return fixed_total_of_sums(sums, count, x_map, out, rule=rule)
+
+
+def fixed_total_of_sums(
+    sums: Whole, count: int, x_map: Affine, out: Affine, *, rule: Rule
+) -> Integers:
+    """Returns sums of raw integers in the result's type; see `fixed_total`."""
+    require_per_tensor("fixed_total", x_map, out)
     multiplier = to_fixed_point(float(x_map.scale) / float(out.scale))
-    return saturate(multiply_fixed_point(total, *multiplier, rule) + int(out.zero), out)
+    total = multiply_fixed_point(sums - count * int(x_map.zero), *multiplier, rule)
+    return saturate(total + int(out.zero), out)
 
 
 def fixed_slope(
@@ -205,7 +214,12 @@ def fixed_slope(
 
 METHODS: Mapping[str, PluginMethod] = {
     "fixed_total": PluginMethod(
-        fixed_total, ("reduce_sum",), reads=("requant",), slots=("x",), attrs=("axes", "keep")
+        fixed_total,
+        ("reduce_sum",),
+        reads=("requant",),
+        slots=("x",),
+        attrs=("axes", "keep"),
+        of_sums=fixed_total_of_sums,
     ),
     "fixed_slope": PluginMethod(
         fixed_slope, ("prelu",), reads=("requant",), slots=("x", "slope"), pointwise=True

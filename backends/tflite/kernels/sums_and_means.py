@@ -1,4 +1,4 @@
-"""TensorFlow Lite's integer sums, means, pools and resizing, to the last bit.
+"""TensorFlow Lite's integer sums, means and pools, to the last bit.
 
 Integers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
 `requant.round` says. Each function takes operands, their quantized types, the result's type, and
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from qir.numerics.rounding import ROUNDINGS, Floats
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.integer_means import AVERAGES, sum_quantized
-from qir.reference.resize import resized
+from qir.reference.method import require_per_tensor
 from qir.reference.windows import restore_layout
 
 from .powers import expf
@@ -248,10 +247,7 @@ def share_table(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1) -> I
     integers = np.moveaxis(_minus_zero_point(x, x_map, "share_table"), axis, -1)
     if not integers.size:
         return np.zeros(x.shape, out.carrier)
-    scale = F(x_map.scale)
-    # The lowest scale first: exp(-scale * k) for each difference k to the maximum.
-    table = expf(-scale * np.arange(256, dtype=F))
-    terms = table[integers.max(-1, keepdims=True) - integers]
+    terms = share_terms(x_map)[integers.max(-1, keepdims=True) - integers]
     # A running sum keeps the order of the axis, which np.sum would change.
     total = np.cumsum(terms, -1, dtype=F)[..., -1:]
     quotients = terms * (F(1) / (total * F(out.scale)))
@@ -259,10 +255,15 @@ def share_table(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1) -> I
     return np.moveaxis(_clamped(rounded, out), -1, axis)
 
 
+def share_terms(x_map: Affine) -> NDArray[np.float32]:
+    """Returns exp(-scale * k) for each difference k to the maximum."""
+    return expf(-F(x_map.scale) * np.arange(256, dtype=F))
+
+
 # -- windows --------------------------------------------------------------------------------------
 
 
-def _rounded_quotient(total: Int64, count: Int64 | int) -> Int64:
+def rounded_quotient(total: Int64, count: Int64 | int) -> Int64:
     """Divides integers, ties away from zero."""
     nudged = np.where(total > 0, total + count // 2, total - count // 2)
     return np.asarray(np.where(nudged >= 0, nudged // count, -(-nudged // count)))
@@ -282,11 +283,24 @@ def mean_away(
 ) -> Integers:
     """Computes average pooling of raw integers without padding; ties round away from the integer
     zero."""
-    if not x_map.same_map(out) or count_pad:
-        reason = "padding is not counted" if count_pad else "operand and result have one map"
-        raise OpError(f"mean_away: {reason}")
+    if count_pad:
+        raise OpError("mean_away: padding is not counted")
     total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
-    return restore_layout(_clamped(_rounded_quotient(total, count), out), layout)
+    return restore_layout(mean_away_of_sums(total, count, x_map, out), layout)
+
+
+def mean_away_of_sums(sums: Int64, count: int | Int64, x_map: Affine, out: Affine) -> Integers:
+    """Returns sums of raw integers by their number, ties away from the integer zero."""
+    if not x_map.same_map(out):
+        raise OpError("mean_away: operand and result have one map")
+    return _clamped(rounded_quotient(sums, count), out)
+
+
+def _sums_along(x: Integers, axes: Sequence[int], keep: bool) -> tuple[Int64, int]:
+    """Returns the sums of raw integers along axes, and how many each is of."""
+    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    count = math.prod(x.shape[a] for a in reduced_axes)
+    return x.astype(np.int64).sum(reduced_axes, keepdims=keep), count
 
 
 def fixed_mean(
@@ -299,14 +313,19 @@ def fixed_mean(
     keep: bool = True,
 ) -> Integers:
     """Computes the sum of q - z times a multiplier that is divided by the count."""
-    value = _minus_zero_point(x, x_map, "fixed_mean")
-    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    count = math.prod(x.shape[a] for a in reduced_axes)
+    return fixed_mean_of_sums(*_sums_along(x, axes, keep), x_map, out, rule=rule)
+
+
+def fixed_mean_of_sums(
+    sums: Int64, count: int, x_map: Affine, out: Affine, *, rule: Rule
+) -> Integers:
+    """Returns means of sums of raw integers; see `fixed_mean`."""
+    require_per_tensor("fixed_mean", x_map)
     q, exponent = to_fixed_point(float(x_map.scale) / float(out.scale))
     # The shift keeps the divided multiplier in 32 bits, as TensorFlow Lite's Mean does.
     shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
     q, exponent = (q << shift) // count, exponent - shift
-    total = value.sum(reduced_axes, keepdims=keep)
+    total = sums - count * int(x_map.zero)
     return _clamped(multiply_fixed_point(total, q, exponent, rule) + int(out.zero), out)
 
 
@@ -320,11 +339,16 @@ def mean_before(
     round: str = "away",
 ) -> Integers:
     """Computes the sum of q - z times (s / s_out) / count in float32; see `_quantize_sums`."""
-    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _minus_zero_point(x, x_map, "mean_before").sum(reduced_axes, keepdims=keep)
-    count = math.prod(x.shape[a] for a in reduced_axes)
+    return mean_before_of_sums(*_sums_along(x, axes, keep), x_map, out, round=round)
+
+
+def mean_before_of_sums(
+    sums: Int64, count: int, x_map: Affine, out: Affine, *, round: str = "away"
+) -> Integers:
+    """Returns means of sums of raw integers; see `mean_before`."""
+    require_per_tensor("mean_before", x_map)
     gain = F(x_map.scale) / F(out.scale) / F(count)
-    return _quantize_sums("mean_before", total, count * int(x_map.zero), gain, out, round)
+    return _quantize_sums("mean_before", sums, count * int(x_map.zero), gain, out, round)
 
 
 def total_before(
@@ -337,14 +361,20 @@ def total_before(
     round: str = "away",
 ) -> Integers:
     """Computes the sum of q - z times s / s_out in float32; see `_quantize_sums`."""
-    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _minus_zero_point(x, x_map, "total_before").sum(reduced_axes, keepdims=keep)
-    zeros = math.prod(x.shape[a] for a in reduced_axes) * int(x_map.zero)
-    return _quantize_sums("total_before", total, zeros, F(x_map.scale) / F(out.scale), out, round)
+    return total_before_of_sums(*_sums_along(x, axes, keep), x_map, out, round=round)
+
+
+def total_before_of_sums(
+    sums: Int64, count: int, x_map: Affine, out: Affine, *, round: str = "away"
+) -> Integers:
+    """Returns sums of raw integers in the result's type; see `total_before`."""
+    require_per_tensor("total_before", x_map)
+    gain = F(x_map.scale) / F(out.scale)
+    return _quantize_sums("total_before", sums, count * int(x_map.zero), gain, out, round)
 
 
 def _quantize_sums(
-    name: str, total: Int64, zeros: int, gain: np.float32, out: Affine, round: str
+    name: str, sums: Int64, zeros: int, gain: np.float32, out: Affine, round: str
 ) -> Integers:
     """Quantizes sums by a gain, with the zero point inside the rounding.
 
@@ -352,144 +382,9 @@ def _quantize_sums(
     """
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
-    steps: Floats = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
+    steps: Floats = sums.astype(F) * gain + (F(out.zero) - F(zeros) * gain)
     rounded: Floats = ROUNDINGS[round](np.clip(steps, out.low, out.high))
     return rounded.astype(out.carrier)
-
-
-# -- resizing -------------------------------------------------------------------------------------
-
-
-def fixed_resize(
-    x: Integers,
-    x_map: Affine,
-    out: Affine,
-    *,
-    sizes: Integers | None = None,
-    scales: Sequence[float] = (),
-    axes: Sequence[int] = (),
-    coordinates: str = "half_pixel",
-    mode: str = "linear",
-    bits: int = 10,
-) -> Integers:
-    """Computes bilinear resizing of integers.
-
-    Positions and weights have 10 fraction bits, ties away from zero; or weights have 11 bits from
-    float32 positions, ties up.
-    """
-    if not x_map.same_map(out):
-        raise OpError("fixed_resize: operand and result have one map")
-    resized_axes, output_sizes = resized(x, sizes, scales, axes)
-    if mode != "linear" or len(resized_axes) != 2:
-        raise OpError("fixed_resize: linear, along two axes")
-    integers = x.astype(np.int64)
-    positions_of = _positions_11_bits if bits == 11 else _positions_10_bits
-    height, width = (
-        positions_of(x.shape[a], target, coordinates)
-        for a, target in zip(resized_axes, output_sizes, strict=True)
-    )
-    total: Int64 = np.zeros((), np.int64)
-    for rows, by_row in height:
-        for columns, by_column in width:
-            neighbours = np.take(np.take(integers, rows, resized_axes[0]), columns, resized_axes[1])
-            weight = along_axis(by_row, resized_axes[0], x.ndim) * along_axis(
-                by_column, resized_axes[1], x.ndim
-            )
-            total = total + neighbours * weight
-    if bits == 11:
-        return _clamped((total + (1 << 21)) >> 22, out)
-    return _clamped(_rounded_quotient(total, 1 << 20), out)
-
-
-def real_resize(
-    x: Integers,
-    x_map: Affine,
-    out: Affine,
-    *,
-    sizes: Integers | None = None,
-    scales: Sequence[float] = (),
-    axes: Sequence[int] = (),
-    coordinates: str = "half_pixel",
-    mode: str = "linear",
-) -> Integers:
-    """Computes bilinear resizing in float32, then adds a half and truncates."""
-    if not x_map.same_map(out):
-        raise OpError("real_resize: operand and result have one map")
-    resized_axes, output_sizes = resized(x, sizes, scales, axes)
-    if mode != "linear" or len(resized_axes) != 2 or x_map.storage.kind != "uint":
-        raise OpError("real_resize: linear, along two axes, of unsigned integers")
-    height, width = (
-        _float_positions(x.shape[a], target, coordinates)
-        for a, target in zip(resized_axes, output_sizes, strict=True)
-    )
-    total: NDArray[np.float32] | None = None
-    # The order of the four terms decides the last bit.
-    for columns, by_column in width:  # above, below; then the next column
-        for rows, by_row in height:
-            neighbours = np.take(
-                np.take(x, rows, resized_axes[0]), columns, resized_axes[1]
-            ).astype(F)
-            weights = (
-                along_axis(by_row, resized_axes[0], x.ndim),
-                along_axis(by_column, resized_axes[1], x.ndim),
-            )
-            term = neighbours * weights[0] * weights[1]
-            total = term if total is None else total + term
-    assert total is not None
-    return _clamped((total + F(0.5)).astype(np.int64), out)
-
-
-def _float_positions(
-    size: int, target: int, coordinates: str
-) -> list[tuple[Int64, NDArray[np.float32]]]:
-    """Returns the neighbours of float32 positions, and float32 weights."""
-    corners = coordinates == "align_corners" and target > 1
-    step = F(size - 1) / F(target - 1) if corners else F(size) / F(target)
-    indices, half = np.arange(target).astype(F), F(0.5)
-    positions = (indices + half) * step - half if coordinates == "half_pixel" else indices * step
-    below = np.maximum(np.floor(positions).astype(np.int64), 0)
-    above = np.minimum(np.ceil(positions).astype(np.int64), size - 1)
-    fraction = positions - below.astype(F)
-    return [(below, F(1) - fraction), (above, fraction)]
-
-
-Weights = TypeVar("Weights", Int64, NDArray[np.float32])
-
-
-def along_axis(weights: Weights, axis: int, rank: int) -> Weights:
-    """Returns weights shaped to broadcast along one axis."""
-    shape = [1] * rank
-    shape[axis] = -1
-    return weights.reshape(shape)
-
-
-def _positions_10_bits(size: int, target: int, coordinates: str) -> list[tuple[Int64, Int64]]:
-    """Returns the neighbours of each position and their weights, with 10 fraction bits."""
-    one = 1 << 10
-    if coordinates == "align_corners" and target > 1:
-        step = (one * (size - 1) + (target - 1) // 2) // (target - 1)
-    else:
-        step = (one * size + target // 2) // target
-    positions = np.arange(target, dtype=np.int64) * step
-    if coordinates == "half_pixel":
-        positions = positions + step // 2 - one // 2
-    below = np.maximum(np.where(positions >= 0, positions // one, -(-positions // one)), 0)
-    above = np.minimum((positions + one - 1) // one, size - 1)
-    fraction = positions - one * below
-    return [(below, one - fraction), (above, fraction)]
-
-
-def _positions_11_bits(size: int, target: int, coordinates: str) -> list[tuple[Int64, Int64]]:
-    """Returns the neighbours of float32 positions, and weights of 11 fraction bits."""
-    corners = coordinates == "align_corners" and target > 1
-    step = F(size - 1) / F(target - 1) if corners else F(size) / F(target)
-    indices = np.arange(target).astype(F)
-    half = F(0.5)
-    positions = (indices + half) * step - half if coordinates == "half_pixel" else indices * step
-    positions = np.clip(positions, F(0), F(size - 1))
-    below = positions.astype(np.int64)
-    fraction = np.rint((positions - below.astype(F)) * F(2048)).astype(np.int64)
-    return [(below, 2048 - fraction), (np.minimum(below + 1, size - 1), fraction)]
 
 
 METHODS: Mapping[str, PluginMethod] = {
@@ -523,7 +418,7 @@ METHODS: Mapping[str, PluginMethod] = {
         pointwise=True,
     ),
     "short_leaky_relu": PluginMethod(
-        short_leaky_relu, ("leaky_relu",), slots=("x",), attrs=("alpha",)
+        short_leaky_relu, ("leaky_relu",), slots=("x",), attrs=("alpha",), pointwise=True
     ),
     "fixed_hard_swish": PluginMethod(
         fixed_hard_swish, ("hard_swish",), slots=("x",), pointwise=True
@@ -531,15 +426,23 @@ METHODS: Mapping[str, PluginMethod] = {
     "logistic_steps": PluginMethod(
         logistic_steps, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",), pointwise=True
     ),
-    "share_table": PluginMethod(share_table, ("softmax",), slots=("x",), attrs=("axis",)),
+    "share_table": PluginMethod(
+        share_table, ("softmax",), slots=("x",), attrs=("axis",), terms=share_terms
+    ),
     "mean_away": PluginMethod(
         mean_away,
         AVERAGES,
         slots=("x",),
         attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+        of_sums=mean_away_of_sums,
     ),
     "fixed_mean": PluginMethod(
-        fixed_mean, ("reduce_mean",), reads=("requant",), slots=("x",), attrs=("axes", "keep")
+        fixed_mean,
+        ("reduce_mean",),
+        reads=("requant",),
+        slots=("x",),
+        attrs=("axes", "keep"),
+        of_sums=fixed_mean_of_sums,
     ),
     "mean_before": PluginMethod(
         mean_before,
@@ -547,6 +450,7 @@ METHODS: Mapping[str, PluginMethod] = {
         slots=("x",),
         attrs=("axes", "keep"),
         params={"round": Param(("away", "even"))},
+        of_sums=mean_before_of_sums,
     ),
     "total_before": PluginMethod(
         total_before,
@@ -554,21 +458,7 @@ METHODS: Mapping[str, PluginMethod] = {
         slots=("x",),
         attrs=("axes", "keep"),
         params={"round": Param(("away", "even"))},
-    ),
-    "real_resize": PluginMethod(
-        real_resize,
-        ("resize",),
-        slots=("x",),
-        attrs=("scales", "axes", "coordinates", "mode"),
-        beside=("sizes",),
-    ),
-    "fixed_resize": PluginMethod(
-        fixed_resize,
-        ("resize",),
-        slots=("x",),
-        attrs=("scales", "axes", "coordinates", "mode"),
-        beside=("sizes",),
-        params={"bits": Param((10, 11))},
+        of_sums=total_before_of_sums,
     ),
 }
 """The methods of this module, by the name that profiles use."""

@@ -8,7 +8,10 @@ from functools import partial
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qir.numerics.affine import Affine
+from qir.numerics.fields import Rule
 from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.integer_means import ALL_MEANS
 from qir.reference.means import divisors, mean_of_steps, run_in_operand_type
@@ -25,6 +28,7 @@ from qir.reference.method import (
 from qir.reference.products import ProductKernel
 from qir.reference.table import compute
 
+Floats = NDArray[np.float64]
 Arrays = Mapping[str, Integers]
 
 
@@ -54,13 +58,33 @@ def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> I
     counting_padding = replace(cast("ProductKernel", call), attrs=attrs)
     counts = divisors(counting_padding, steps.shape)
     # The mean times the count restores the integer sum exactly, after rint.
-    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * counts).astype(
-        float32
-    )
+    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * counts)
+    return _scaled(total, counts, x, out)
+
+
+def _scaled(total: Floats, count: Floats, x: Affine, out: Affine) -> Integers:
+    """Returns sums of q - z times s / (s * n), with the zero point of the result."""
     scale = float32(x.scale)
-    return saturate(
-        round_to_int32(total * (scale / (scale * counts.astype(float32)))) + int(out.zero), out
-    )
+    ratio = scale / (scale * count.astype(float32))
+    return saturate(round_to_int32(total.astype(float32) * ratio) + int(out.zero), out)
+
+
+def mean_by_ratio_of_sums(
+    sums: NDArray[np.int64], count: int, x: Affine, out: Affine, *, rule: Rule, after: bool = False
+) -> Integers:
+    """Returns means of sums of raw integers by QNNPACK; see `mean_by_ratio`."""
+    total = (sums - count * int(x.zero)).astype(np.float64)
+    return _scaled(total, np.asarray(count, np.float64), x, out)
+
+
+def _is_of_sums_alone(call: MethodCall, shape: tuple[int, ...]) -> bool:
+    """Returns whether QNNPACK computes a mean, in its operand's type and without padding."""
+    x, out = call.affine("x"), call.out
+    if out is None or not x.same_map(out):
+        return False
+    if "pad" in call.attrs and any(int_list(call.attrs, "pad")):
+        return False
+    return _is_qnnpack_mean(call, shape, channels_last=call.attrs.get("layout") == "NHWC")
 
 
 def _is_qnnpack_mean(call: MethodCall, shape: tuple[int, ...], *, channels_last: bool) -> bool:
@@ -79,7 +103,12 @@ def _is_qnnpack_mean(call: MethodCall, shape: tuple[int, ...], *, channels_last:
 
 METHODS: Mapping[str, PluginMethod] = {
     "mean_by_ratio": PluginMethod(
-        mean_by_ratio, ALL_MEANS, reads=("quantize",), params={"after": FLAG}
+        mean_by_ratio,
+        ALL_MEANS,
+        reads=("quantize",),
+        params={"after": FLAG},
+        of_sums=mean_by_ratio_of_sums,
+        sums_alone=_is_of_sums_alone,
     ),
 }
 """The methods of this module, by the name that profiles use."""

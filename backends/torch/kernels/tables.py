@@ -48,6 +48,6 @@ def float_table(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
 
 
 METHODS: Mapping[str, PluginMethod] = {
-    "float_table": PluginMethod(float_table, ("sigmoid", "tanh", "hard_sigmoid")),
+    "float_table": PluginMethod(float_table, ("sigmoid", "tanh", "hard_sigmoid"), pointwise=True),
 }
 """The methods of this module, by the name that profiles use."""

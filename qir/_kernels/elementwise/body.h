@@ -31,6 +31,19 @@ void QIR_NAME(mul)(const struct qir_binary *op, const uint8_t *restrict a,
   }
 }
 
+void QIR_NAME(whole)(const struct qir_binary *op, const uint8_t *restrict a,
+                     const uint8_t *restrict b, uint8_t *restrict y, size_t n) {
+  const int32_t a_factor = op->a_factor, b_factor = op->b_factor, offset = op->whole_offset;
+  const int32_t shift = op->shift, zero = op->code.zero, low = op->code.low, high = op->code.high;
+  const uint8_t a_flip = op->a_flip, b_flip = op->b_flip;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t left = qir_decode(a[i], a_flip), right = qir_decode(b[i], b_flip);
+    int32_t code = ((left * a_factor + right * b_factor + offset) >> shift) + zero;
+    code = code > low ? code : low;
+    y[i] = (uint8_t)(code < high ? code : high);
+  }
+}
+
 #define QIR_REAL(op, sign)                                                              \
   void QIR_NAME(real_##op)(const struct qir_binary *ignored, const uint8_t *restrict a, \
                            const uint8_t *restrict b, uint8_t *restrict y, size_t n) {  \

@@ -9,6 +9,7 @@
 #define QIR_ELEMENTWISE_KERNEL(name, isa)                                                     \
   QIR_BINARY(qir_elementwise_add_##name)                                                      \
   QIR_BINARY(qir_elementwise_mul_##name)                                                      \
+  QIR_BINARY(qir_elementwise_whole_##name)                                                    \
   QIR_BINARY(qir_elementwise_real_add_##name)                                                 \
   QIR_BINARY(qir_elementwise_real_sub_##name)                                                 \
   QIR_BINARY(qir_elementwise_real_mul_##name)                                                 \
@@ -27,6 +28,7 @@
    .isa = isa_,                                                                  \
    .add = qir_elementwise_add_##name_,                                           \
    .mul = qir_elementwise_mul_##name_,                                           \
+   .whole = qir_elementwise_whole_##name_,                                       \
    .real = {qir_elementwise_real_add_##name_, qir_elementwise_real_sub_##name_,  \
             qir_elementwise_real_mul_##name_, qir_elementwise_real_div_##name_}, \
    .quantize = qir_elementwise_quantize_##name_,                                 \
@@ -133,6 +135,11 @@ int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struc
 int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
                  int a, int b, int y, struct qir_step *step) {
   return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->mul, 1, shape, op, a, b, y, step);
+}
+
+int qir_whole_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
+                   int a, int b, int y, struct qir_step *step) {
+  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->whole, 1, shape, op, a, b, y, step);
 }
 
 int qir_real_make(uint32_t isa, enum qir_real op, const struct qir_binary_shape *shape, int a,

@@ -6,6 +6,7 @@
  *
  *   add         y = clamp(rne(fma(a, a_gain, fma(b, b_gain, offset))), low, high)
  *   mul         y = clamp(rne((a - a_zero) * (b - b_zero) * multiplier + zero), low, high)
+ *   whole       y = clamp((a * a_factor + b * b_factor + whole_offset) >> shift + zero), in int32
  *   real        y = a + b, a - b, a * b or a / b, of f32
  *   quantize    y = clamp(rne(x / scale) + zero, low, high)
  *   dequantize  y = (x - zero) * scale
@@ -25,8 +26,9 @@ struct qir_binary {
   float a_gain, b_gain, offset; /* of add */
   int32_t a_zero, b_zero;       /* of mul */
   float multiplier, zero;
+  int32_t a_factor, b_factor, whole_offset, shift; /* of whole: factors of 2^22 at most together */
   uint8_t a_flip, b_flip;
-  struct qir_code code; /* its zero is 0: that of the result is in `offset` or `zero` */
+  struct qir_code code; /* its zero is 0 where that of the result is in `offset` or `zero` */
 };
 
 struct qir_affine {
@@ -47,7 +49,7 @@ typedef void (*qir_lookup_fn)(const uint8_t *table, const uint8_t *x, uint8_t *y
 struct qir_elementwise_kernel {
   const char *name;
   uint32_t isa;
-  qir_binary_fn add, mul;
+  qir_binary_fn add, mul, whole;
   qir_binary_fn real[4]; /* by enum qir_real: a, b and y are f32, n of them, and op is not used */
   qir_quantize_fn quantize;
   qir_dequantize_fn dequantize;
@@ -70,6 +72,8 @@ int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struc
                  int a, int b, int y, struct qir_step *step);
 int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
                  int a, int b, int y, struct qir_step *step);
+int qir_whole_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
+                   int a, int b, int y, struct qir_step *step);
 int qir_real_make(uint32_t isa, enum qir_real op, const struct qir_binary_shape *shape, int a,
                   int b, int y, struct qir_step *step);
 /* `table` has 256 entries of 1, 2, 4 or 8 bytes. */

@@ -120,6 +120,38 @@ ALWAYS void any_row(const struct qir_epilogue *e, const struct qir_epilogue_rows
   for (size_t j = 0; j < n; ++j) y[j] = encoded(v[j], low, high, zero);
 }
 
+/* ---- multipliers of 31 bits ---- */
+
+ALWAYS uint8_t bounded(int64_t v, const struct qir_code *to) {
+  v += to->zero;
+  v = v > to->low ? v : to->low;
+  return (uint8_t)(v < to->high ? v : to->high);
+}
+
+ALWAYS void rounded_twice(const struct qir_epilogue *e, const float *restrict sums,
+                          uint8_t *restrict y, size_t first, size_t n) {
+  const int32_t *restrict fixed = e->fixed + first, *restrict shift = e->shift + first;
+  const int32_t *restrict away = e->away + first;
+  for (size_t j = 0; j < n; ++j) {
+    const int32_t left = shift[j] > 0 ? shift[j] : 0, right = shift[j] < 0 ? -shift[j] : 0;
+    const int32_t shifted = (int32_t)((uint32_t)(int32_t)sums[j] << left);
+    const int64_t product = (int64_t)shifted * fixed[j];
+    const int32_t high = (int32_t)((product + (1ll << 30)) >> 31);
+    const int32_t mask = (int32_t)((1u << right) - 1);
+    const int32_t half = (mask >> 1) + (away[j] & (high < 0));
+    y[j] = bounded((high >> right) + ((high & mask) > half), &e->code);
+  }
+}
+
+ALWAYS void rounded_once(const struct qir_epilogue *e, const float *restrict sums,
+                         uint8_t *restrict y, size_t first, size_t n) {
+  const int32_t *restrict fixed = e->fixed + first, *restrict shift = e->shift + first;
+  for (size_t j = 0; j < n; ++j) {
+    const int32_t right = 31 - shift[j];
+    y[j] = bounded(((int64_t)sums[j] * fixed[j] + (1ll << (right - 1))) >> right, &e->code);
+  }
+}
+
 void QIR_EPILOGUE_NAME(const struct qir_epilogue *e, const struct qir_epilogue_rows *r) {
   const size_t n = QIR_TAIL(r->columns);
   const int plain = e->summand < 0 && !e->bounded && !e->divide && !e->to_float;
@@ -128,7 +160,11 @@ void QIR_EPILOGUE_NAME(const struct qir_epilogue *e, const struct qir_epilogue_r
   const int dequantizes = plain && !e->steps && e->bias && !e->bias_fused;
   for (size_t i = 0; i < r->rows; ++i) {
     const float *sums = r->sums + i * r->stride;
-    if (multiplies && e->share)
+    if (e->fixed && e->once)
+      rounded_once(e, sums, (uint8_t *)r->y + i * r->y_stride, r->first, n);
+    else if (e->fixed)
+      rounded_twice(e, sums, (uint8_t *)r->y + i * r->y_stride, r->first, n);
+    else if (multiplies && e->share)
       multiplied(e, sums, (uint8_t *)r->y + i * r->y_stride, r->first, n, 1);
     else if (multiplies)
       multiplied(e, sums, (uint8_t *)r->y + i * r->y_stride, r->first, n, 0);

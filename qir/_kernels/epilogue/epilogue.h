@@ -15,6 +15,16 @@
  *
  * Steps whose array is NULL or whose flag is not set are left out, as unit and last of 1 are.
  * Kernels write float sums into scratch memory, a tile that stays in the nearest cache.
+ *
+ * Or, where `fixed` is set, whole sums of at most 2^24 times multipliers of 31 bits and a power of
+ * two, as gemmlowp does, and nothing else:
+ *
+ *   v = i32(sum * 2^max(shift[c], 0))
+ *   v = round(v * fixed[c] / 2^31)         halves up
+ *   v = round(v / 2^max(-shift[c], 0))     halves up, or away from zero where away[c]
+ *   y = clamp(v + zero, low, high)
+ *
+ * With `once`, v = floor(sum * fixed[c] / 2^(31 - shift[c]) + 1/2) in place of the first three.
  */
 
 #include <stddef.h>
@@ -41,6 +51,8 @@ struct qir_epilogue {
   int shifted;
   float offset;
   int to_float;
+  const int32_t *fixed, *shift, *away; /* shift from -30 to 30; away is 0 or 1 */
+  int once;
   struct qir_code code;
 };
 

@@ -188,3 +188,17 @@ void QIR_NAME(share_wide)(const struct qir_share *how, const float *restrict v, 
     y[i] = (uint8_t)((int32_t)((real + whole) - whole) + zero);
   }
 }
+
+void QIR_NAME(share_inverse)(const struct qir_share *how, const float *restrict v,
+                             uint8_t *restrict y, size_t n) {
+  const float factor = 1.0f / (how->sum * how->gain);
+  const int32_t zero = how->code.zero, low = how->code.low, high = how->code.high;
+  for (size_t i = 0; i < n; ++i) {
+    float real = v[i] * factor;
+    real = real < 65536.0f ? real : 65536.0f; /* beyond all codes */
+    const int32_t whole = (int32_t)real;
+    int32_t code = whole + (real - (float)whole >= 0.5f) + zero;
+    code = code > low ? code : low;
+    y[i] = (uint8_t)(code < high ? code : high);
+  }
+}

@@ -2,12 +2,13 @@
 
 #include <string.h>
 
-#define QIR_ROWS_KERNEL(name, isa)                                                        \
-  void qir_rows_layer_norm_##name(const struct qir_layer_norm *, const float *, float *); \
-  void qir_rows_softmax_##name(const float *, size_t, double *, float *);                 \
-  void qir_rows_short_softmax_##name(const float *, size_t, float *, float *);            \
-  void qir_rows_share_##name(const struct qir_share *, const float *, uint8_t *, size_t); \
-  void qir_rows_share_wide_##name(const struct qir_share *, const float *, uint8_t *, size_t);
+#define QIR_ROWS_KERNEL(name, isa)                                                             \
+  void qir_rows_layer_norm_##name(const struct qir_layer_norm *, const float *, float *);      \
+  void qir_rows_softmax_##name(const float *, size_t, double *, float *);                      \
+  void qir_rows_short_softmax_##name(const float *, size_t, float *, float *);                 \
+  void qir_rows_share_##name(const struct qir_share *, const float *, uint8_t *, size_t);      \
+  void qir_rows_share_wide_##name(const struct qir_share *, const float *, uint8_t *, size_t); \
+  void qir_rows_share_inverse_##name(const struct qir_share *, const float *, uint8_t *, size_t);
 #include "kernels.inc"
 #undef QIR_ROWS_KERNEL
 
@@ -18,7 +19,8 @@
    qir_rows_softmax_##name,        \
    qir_rows_short_softmax_##name,  \
    qir_rows_share_##name,          \
-   qir_rows_share_wide_##name},
+   qir_rows_share_wide_##name,     \
+   qir_rows_share_inverse_##name},
 const struct qir_rows_kernel qir_rows_kernels[] = {
 #include "kernels.inc"
 };

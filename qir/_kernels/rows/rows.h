@@ -41,7 +41,7 @@ typedef void (*qir_layer_norm_fn)(const struct qir_layer_norm *how, const float 
 /* `powers` holds n numbers. */
 typedef void (*qir_row_softmax_fn)(const float *x, size_t n, double *powers, float *y);
 typedef void (*qir_short_softmax_fn)(const float *x, size_t n, float *powers, float *y);
-/* v >= 0; `wide` multiplies and divides in f64, and saturates. */
+/* v >= 0; `wide` multiplies and divides in f64, and saturates; `inverse` as softmax.h says. */
 typedef void (*qir_share_fn)(const struct qir_share *how, const float *v, uint8_t *y, size_t n);
 
 struct qir_rows_kernel {
@@ -50,7 +50,7 @@ struct qir_rows_kernel {
   qir_layer_norm_fn layer_norm;
   qir_row_softmax_fn softmax;
   qir_short_softmax_fn short_softmax;
-  qir_share_fn share, share_wide;
+  qir_share_fn share, share_wide, share_inverse;
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */

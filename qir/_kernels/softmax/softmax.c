@@ -50,7 +50,9 @@ static void run_rows(const struct softmax *v, const uint8_t *x, size_t count, fl
 #if defined(QIR_FAULT_TAIL_SOFTMAX) /* never in a build to use, as in gemm.c */
   --end;
 #endif
-  const qir_share_fn share = v->s.wide ? v->kernel->share_wide : v->kernel->share;
+  const qir_share_fn share = v->s.inverse ? v->kernel->share_inverse
+                             : v->s.wide  ? v->kernel->share_wide
+                                          : v->kernel->share;
   for (size_t r = 0; r < count; ++r) {
     const struct qir_share how = {v->s.gain, sums[r], v->s.code, v->beyond};
     share(&how, powers + r * width, y + r * width, end);

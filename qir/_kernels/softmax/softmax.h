@@ -11,6 +11,9 @@
  *
  * With `wide`, v, gain and sum are multiplied and divided in f64, as onnxruntime 1.32 does: nothing
  * overflows, and values beyond the range of y saturate.
+ *
+ * With `inverse`, gain is y_scale: y[i] = clamp(floor(v[i] * (1 / (sum * gain)) + 0.5) + zero), the
+ * half added exactly, as XNNPACK does.
  */
 
 #include "requant.h"
@@ -20,7 +23,7 @@ struct qir_softmax {
   size_t rows, width;
   float table[256];
   float gain;
-  uint8_t x_flip, wide;
+  uint8_t x_flip, wide, inverse;
   struct qir_code code;
 };
 

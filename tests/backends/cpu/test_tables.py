@@ -158,7 +158,7 @@ def test_what_a_runtime_computes_by_the_place_of_an_element_has_a_table_for_the_
         graph = parse(f"""
         graph main as lanes {{
           %x = input() : 90x{Q}
-          %y = add(%x, %x) : 90x{Q}
+          %y = add(%x, %x) : 90x{Q.replace("0.047", "0.188")}
           output(y=%y)
         }}
         """)

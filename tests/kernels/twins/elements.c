@@ -4,7 +4,7 @@
 #include "twins.h"
 
 struct elements {
-  int which; /* real: four of them, then add, mul, lookup, quantize, dequantize */
+  int which; /* real: four of them, then add, mul, whole, lookup, quantize, dequantize */
   struct qir_binary_shape shape;
   struct qir_binary op;
   struct qir_affine affine;
@@ -13,13 +13,14 @@ struct elements {
   size_t size, entry;
 };
 
-enum { ADD = 4, MUL, LOOKUP, QUANTIZE, DEQUANTIZE };
+enum { ADD = 4, MUL, WHOLE, LOOKUP, QUANTIZE, DEQUANTIZE };
 
 static int make(uint32_t isa, const void *how, struct qir_step *step) {
   const struct elements *e = how;
   switch (e->which) {
     case ADD: return qir_add_make(isa, &e->shape, &e->op, 0, 1, 2, step);
     case MUL: return qir_mul_make(isa, &e->shape, &e->op, 0, 1, 2, step);
+    case WHOLE: return qir_whole_make(isa, &e->shape, &e->op, 0, 1, 2, step);
     case LOOKUP: return qir_lookup_make(isa, e->size, e->table, e->entry, 0, 2, step);
     case QUANTIZE: return qir_quantize_make(isa, &e->planes, &e->affine, 0, 2, step);
     case DEQUANTIZE: return qir_dequantize_make(isa, &e->planes, &e->affine, 0, 2, step);
@@ -43,7 +44,7 @@ static void compare_elements(struct elements *e, void *a, void *b, size_t bytes,
 }
 
 void elements(void) {
-  struct elements e = {.which = (int)below(6)};
+  struct elements e = {.which = (int)below(7)};
   struct qir_binary_shape *s = &e.shape;
   s->outer = between(1, 3);
   s->rows = between(1, 7);
@@ -59,11 +60,15 @@ void elements(void) {
       .b_zero = (int32_t)below(256),
       .multiplier = real(0.0001f, 0.02f) * scale,
       .zero = real(-100, 100),
+      .a_factor = (int32_t)below(1 << 22) - (1 << 21),
+      .b_factor = (int32_t)below(1 << 22) - (1 << 21),
+      .whole_offset = (int32_t)below(1 << 28) - (1 << 27),
+      .shift = (int32_t)below(29),
       .a_flip = one_in(2) ? 0x80 : 0,
       .b_flip = one_in(2) ? 0x80 : 0,
       .code = any_code(),
   };
-  e.op.code.zero = 0;
+  if (e.which != WHOLE && (e.which != MUL || one_in(2))) e.op.code.zero = 0;
   describe("operation %d of %zux%zux%zu, shared %d %d", e.which, s->outer, s->rows, s->inner,
            s->a_shared, s->b_shared);
   const size_t one = s->outer * s->inner, all = one * s->rows;

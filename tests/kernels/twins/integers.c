@@ -62,6 +62,24 @@ static void any_epilogue(struct qir_epilogue *e, size_t columns, size_t k) {
   e->to_float = one_in(2);
 }
 
+static const int32_t *any_words(size_t n, int32_t least, int32_t most) {
+  int32_t *x = guarded(n * sizeof *x);
+  for (size_t i = 0; i < n; ++i) x[i] = least + (int32_t)below((size_t)most - (size_t)least + 1);
+  return x;
+}
+
+/* Multipliers of 31 bits in place of floats. */
+static void fix(struct qir_epilogue *e, size_t columns) {
+  e->summand = -1;
+  e->to_float = 0;
+  e->fixed = any_words(columns, 1 << 30, INT32_MAX);
+  const int32_t least = one_in(4) ? -30 : -12; /* drawn in this order on any processor */
+  const int32_t most = one_in(4) ? 30 : -4;
+  e->shift = any_words(columns, least, most);
+  e->away = any_words(columns, 0, 1);
+  e->once = one_in(3);
+}
+
 /* A window, and images that have room for it. */
 static void any_shape(struct qir_conv_shape *s, size_t largest) {
   s->n = between(1, 2);
@@ -98,6 +116,10 @@ static void any_operands(struct convolution *c) {
   if (one_in(3)) {
     any_epilogue(&c->epilogue, c->s.oc, taps * cg);
     o->epilogue = &c->epilogue;
+    if (one_in(3)) {
+      o->bias = one_in(4) ? NULL : guarded_words(c->s.oc, 5000);
+      fix(&c->epilogue, c->s.oc);
+    }
   }
 }
 

@@ -5,9 +5,11 @@
 #include "pooling/pooling.h"
 #include "quantizers/quantizers.h"
 #include "recurrent/recurrent.h"
+#include "resize/resize.h"
 #include "rows/rows.h"
 #include "softmax/softmax.h"
 #include "statistics/tally.h"
+#include "sums/sums.h"
 #include "tensors/tensors.h"
 #include "twins.h"
 #include "wide/wide.h"
@@ -34,6 +36,7 @@ struct pool {
   struct qir_window s;
   struct qir_average average;
   struct qir_mean mean;
+  struct qir_sums sums;
 };
 
 static int make_pool(uint32_t isa, const void *how, struct qir_step *step) {
@@ -42,13 +45,75 @@ static int make_pool(uint32_t isa, const void *how, struct qir_step *step) {
   switch (v->which) {
     case 0: return qir_max_pool_make(isa, s, v->average.x_flip, 0, 1, step);
     case 1: return qir_average_pool_make(isa, s, &v->average, 0, 1, step);
+    case 4: return qir_sums_make(isa, &v->sums, step);
     case 2: return qir_global_average_make(isa, s->n, s->h * s->w, s->c, &v->average, 0, 1, step);
     default: return qir_mean_make(isa, s->n, s->h * s->w, s->c, &v->mean, 0, 1, step);
   }
 }
 
+/* Sums of windows, and levels that are near a line or are not. */
+static void any_levels(struct pool *v) {
+  const struct qir_window *s = &v->s;
+  const int32_t most = (int32_t)(s->kh * s->kw * 255);
+  int32_t *levels = guarded(2 * QIR_LEVELS * sizeof *levels), at = 0;
+  uint8_t *kinds = guarded(s->oh * s->ow);
+  for (int32_t i = 0; i < 2 * QIR_LEVELS; ++i) {
+    if (i % QIR_LEVELS == 0) at = (int32_t)below(9) - 4;
+    at += i < QIR_LEVELS ? most / QIR_LEVELS : (int32_t)below((size_t)most / 50 + 1);
+    levels[i] = at;
+  }
+  for (size_t i = 0; i < s->oh * s->ow; ++i) kinds[i] = (uint8_t)below(2);
+  v->sums = (struct qir_sums){.n = s->n, .h = s->h, .w = s->w, .c = s->c, .oh = s->oh, .ow = s->ow};
+  v->sums.kh = s->kh;
+  v->sums.kw = s->kw;
+  v->sums.sh = s->sh;
+  v->sums.sw = s->sw;
+  v->sums.pt = s->pt;
+  v->sums.pl = s->pl;
+  v->sums.x_flip = v->average.x_flip;
+  v->sums.y_flip = v->average.code.flip;
+  v->sums.kinds = 2;
+  v->sums.levels = levels;
+  v->sums.kind = kinds;
+  v->sums.y = 1;
+}
+
+/* Images between the pixels of others. */
+static int make_resize(uint32_t isa, const void *how, struct qir_step *step) {
+  return qir_resize_make(isa, how, step);
+}
+
+static struct qir_resize_axis any_axis(size_t size, size_t out) {
+  int32_t *all = guarded(4 * out * sizeof *all);
+  for (size_t i = 0; i < out; ++i) {
+    all[i] = (int32_t)below(size);
+    all[out + i] = (int32_t)below(size);
+    all[2 * out + i] = (int32_t)below(2049);
+    all[3 * out + i] = 2048 - all[2 * out + i];
+  }
+  return (struct qir_resize_axis){all, all + out, all + 2 * out, all + 3 * out};
+}
+
+static void resizes(void) {
+  struct qir_resize v = {.n = between(1, 2), .c = between(1, 70), .shift = 22, .y = 1};
+  v.h = between(1, 5);
+  v.w = between(1, 5);
+  v.oh = between(1, 6);
+  v.ow = between(1, 6);
+  v.rows = any_axis(v.h, v.oh);
+  v.columns = any_axis(v.w, v.ow);
+  v.away = one_in(2);
+  v.flip = one_in(2) ? 0x80 : 0;
+  describe("resize of %zux%zux%zux%zu to %zux%zu", v.n, v.h, v.w, v.c, v.oh, v.ow);
+  compare_two(make_resize, &v, guarded_bytes(v.n * v.h * v.w * v.c), v.n * v.oh * v.ow * v.c, 0);
+}
+
 void pools(void) {
-  struct pool v = {.which = (int)below(4)};
+  struct pool v = {.which = (int)below(6)};
+  if (v.which == 5) {
+    resizes();
+    return;
+  }
   struct qir_window *s = &v.s;
   *s = (struct qir_window){.n = between(1, 2), .c = between(1, 40), .dh = 1, .dw = 1};
   s->kh = between(1, 3);
@@ -66,8 +131,9 @@ void pools(void) {
   v.average.x_flip = one_in(2) ? 0x80 : 0;
   v.average.x_zero = (int32_t)below(256) - v.average.x_flip;
   v.mean = (struct qir_mean){v.average.x_scale, v.average.x_zero, v.average.x_flip, 0, {0}};
+  any_levels(&v);
   describe("pool %d of %zux%zux%zux%zu", v.which, s->n, s->h, s->w, s->c);
-  const size_t all = s->n * s->c, bytes = v.which < 2 ? all * s->oh * s->ow : all;
+  const size_t all = s->n * s->c, bytes = v.which < 2 || v.which == 4 ? all * s->oh * s->ow : all;
   compare_two(make_pool, &v, guarded_bytes(all * s->h * s->w), v.which == 3 ? bytes * 4 : bytes,
               v.which == 3 ? 4 : 0);
 }
@@ -97,6 +163,7 @@ void rows(void) {
   v.softmax.code = any_code();
   v.softmax.x_flip = one_in(2) ? 0x80 : 0;
   v.softmax.wide = (uint8_t)one_in(2);
+  v.softmax.inverse = (uint8_t)one_in(3);
   for (size_t i = 0; i < 256; ++i) v.softmax.table[i] = (float)((i + 1) * (i + 1)) * 1e30f;
   describe("rows %d of %zux%zu", v.which, v.rows, v.norm.width);
   const size_t n = v.rows * v.norm.width;

@@ -1,0 +1,12 @@
+#include "sums.h"
+
+#if defined(QIR_X86)
+#include "x86_avx512.h"
+
+QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
+
+#define QIR_SUMS_NAME qir_sums_avx512
+#include "body.h"
+
+QIR_TARGET_END
+#endif
