@@ -10,8 +10,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from qir._kernels._statistics import SUM_BITS
 from qir.calibration.record import Trace
-from qir.calibration.summary import SQUARE_BITS, SUM_BITS, Floats, Summary
+from qir.calibration.summary import SQUARE_BITS, Floats, Summary
 
 MAX_VALUES = 1 << 62
 """Counts are smaller, so that sums of several fit into 64 bits."""

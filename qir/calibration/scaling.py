@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qir._kernels._statistics import Tally
+from qir._kernels._statistics import SUM_BITS, Tally
 from qir.calibration.record import Key
 from qir.calibration.statistics import Statistics
-from qir.calibration.summary import SQUARE_BITS, SUM_BITS, Floats, Summary, to_fixed_point
+from qir.calibration.summary import SQUARE_BITS, Floats, Summary, to_fixed_point
 
 Doubles = NDArray[np.float64]
 
