@@ -128,6 +128,7 @@ def test_biases_have_64_bits_and_linear_layers_have_one(tmp_path: Path) -> None:
     assert np.array_equal(next(iter(qir.run(back, feeds).values())), wanted)
 
 
+@pytest.mark.slow
 def test_a_goal_is_reached_by_16_bits_without_floats() -> None:
     net = residual(7)
     statistics = qir.calibrate(net.graph, [net.feeds(4)])
@@ -197,7 +198,9 @@ def test_operands_of_a_sum_are_rounded_twice_where_one_is_broadcast(row: tuple[i
     """Those of one shape are rounded once; -32048 and 32767 tell it by these scales."""
     rng = np.random.default_rng(len(row))
     for a, b, made in [(2.0**-15, 3.0518509447574615e-05, 6.095050412113778e-05), *SCALES]:
-        kinds = [f"!quant.uniform<i16:f32, {number_text(F(scale))}>" for scale in (a, b, made)]
+        kinds = [
+            f"!quant.uniform<i16:f32, {number_text(float(F(scale)))}>" for scale in (a, b, made)
+        ]
         sizes = "x".join(map(str, row))
         graph = qir.parse(
             f"graph main as tflite-2.21.xnnpack {{ %a = input() : 40x64x{kinds[0]} "
