@@ -25,7 +25,7 @@ from qir.profiles.lookup import (
     profile_in,
     read_profile_for,
 )
-from qir.profiles.methods import Param, PluginMethod
+from qir.profiles.methods import Param, PluginMethod, Taps
 from qir.profiles.parser import load, parse
 from qir.profiles.preparation import PreparationStep
 from qir.profiles.profile import (
@@ -55,6 +55,7 @@ __all__ = [
     "ProfileLibrary",
     "Query",
     "RuleSource",
+    "Taps",
     "When",
     "carry_profile",
     "choose_query",
