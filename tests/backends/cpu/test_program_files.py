@@ -89,6 +89,7 @@ def test_a_program_loads_and_runs_without_the_compiler(tmp_path: Path) -> None:
         "qir.errors",
         "qir.lazy_exports",
         "qir.programs",
+        "qir.records",
         "qir.registry",
         "qir.target",
     }
