@@ -119,6 +119,9 @@ static void any_operands(struct convolution *c) {
     if (one_in(3)) {
       o->bias = one_in(4) ? NULL : guarded_words(c->s.oc, 5000);
       fix(&c->epilogue, c->s.oc);
+      static const float one = 1; /* sums are whole */
+      o->multiplier_count = 1;
+      o->multiplier = &one;
     }
   }
 }
