@@ -40,7 +40,6 @@ Range = tuple[float, float]
 _STEP = "ranges"
 _CLAMPS = ("relu", "clip")
 """Ops whose results lie in the range of their operand, or nearer to zero."""
-_MEANS = ("avg_pool2d", "global_avg_pool", "reduce_mean")
 _REMEDY = "quantize the float model, with samples"
 
 
@@ -120,7 +119,8 @@ def _never_negative(value: Value) -> bool:
     node, x = value.node, value.node.operands.get("x")
     if node.op == "input" or never_negative(value):
         return True
-    follows = node.op in _MEANS or spec(node.op).traits.value_preserving
+    traits = spec(node.op).traits
+    follows = traits.averages or traits.value_preserving
     return x is not None and not node.stages and follows and _never_negative(x)
 
 

@@ -33,6 +33,7 @@ REPEATED = (
     Repeated("add max min mul", 3, "tables: what a reduction of a scatter is called in each"),
     Repeated("max mean sum", 2, "modes of an embedding bag, in the order of ATen's numbers"),
     Repeated("add div mul sub", 7, "seven facts: each runtime's own names, kernels and no-ops"),
+    Repeated("add mul sub", 2, "formulas of kernels; what random networks draw from"),
     Repeated("add conv2d relu", 2, "a chain in order, which two runtimes fuse"),
     Repeated("avg_pool2d concat conv2d dequantize linear quantize", 2, "probed ops, and how"),
     Repeated(

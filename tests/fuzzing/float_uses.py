@@ -218,7 +218,10 @@ def _normed(*names: str, **positive: str) -> Draw:
         more = {n: normal(rng, channels) for n in names}
         if "var" in more:
             more["var"] = between(rng, 0.1, 9, channels)
-        return Use({"x": x, **more}, {"groups": groups} if "groups" in positive else {})
+        attrs: dict[str, Attr] = {"groups": groups} if "groups" in positive else {}
+        if "var" not in more:
+            attrs["eps"] = 0.1  # the root divides what float32 sums lose where elements are alike
+        return Use({"x": x, **more}, attrs)
 
     return draw
 
@@ -226,7 +229,8 @@ def _normed(*names: str, **positive: str) -> Draw:
 def _row_norm(*names: str) -> Draw:
     def draw(rng: Rng, number: int) -> Use:
         sizes = (*shape(rng, 0, 2), small(rng, 2, 600))
-        return Use({"x": normal(rng, *sizes), **{n: normal(rng, sizes[-1]) for n in names}})
+        operands = {n: normal(rng, sizes[-1]) for n in names}
+        return Use({"x": normal(rng, *sizes), **operands}, {"eps": 0.1})
 
     return draw
 

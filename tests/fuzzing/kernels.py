@@ -415,7 +415,7 @@ def _tally(rng: random.Random) -> Call:
             raise Broken("bins do not add up")
 
     given: dict[str, Any] = {"x": x, "lows": filled.array[0], "highs": filled.array[1]}
-    given |= {"inner": inner, "isa": None, "more": {}}
+    given |= {"sums": np.zeros(channels), "inner": inner, "isa": None, "more": {}}
     if rng.random() < 0.3:
         name = rng.choice(["counts", "extremes", "bins"])
         given["more"] = {name: wrong_argument(rng, np.zeros(5, np.uint64))}

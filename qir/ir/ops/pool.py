@@ -103,6 +103,7 @@ OPS = (
             AttrSpec("count_pad", "bool", False),
             _LAYOUT,
         ),
+        Traits(averages=True),
         doc="mean of each window; padding counts as zeros where count_pad says so",
     ),
     OpSpec(
@@ -110,6 +111,7 @@ OPS = (
         (Slot("x"),),
         _global,
         (_LAYOUT,),
+        Traits(averages=True),
         doc="mean over all axes but batch and channels, kept as axes of 1",
     ),
     OpSpec(

@@ -132,6 +132,7 @@ def _pools_along(n: int) -> tuple[OpSpec, ...]:
             _X,
             _pool,
             (*_window_attrs(n), ceil, AttrSpec("count_pad", "bool", False)),
+            Traits(averages=True),
             doc="mean of each window; padding counts as zeros where count_pad says so",
         ),
         OpSpec(
@@ -178,6 +179,7 @@ OPS = (
         _X,
         _adaptive,
         (_SIZE,),
+        Traits(averages=True),
         doc="mean of windows that divide each axis into `size` parts as even as can be; -1 keeps",
     ),
     OpSpec(

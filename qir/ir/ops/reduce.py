@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.dtype import I64
 from qir.ir.ops.elementwise import require_floats, require_numbers, unary
-from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
+from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
 
@@ -64,6 +64,7 @@ OPS = (
         _X,
         _reduce,
         _AXES,
+        Traits(averages=True),
         doc="mean over the axes, over all of them if none is named",
     ),
     OpSpec("reduce_sum", _X, _reduce_numbers, _AXES, doc="sum over the axes"),

@@ -198,6 +198,8 @@ class Traits:
     """One operand, one result, each element by itself."""
     divisor: str | None = None
     """The slot whose values may not become 0; of `pow` where the exponent is negative."""
+    averages: bool = False
+    """Its results are means of elements: none is outside their range, or beyond zero by padding."""
     near_zero: bool = False
     """Its result is near 0 where its operand is."""
     layer: Layer | None = None
