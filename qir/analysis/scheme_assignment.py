@@ -21,6 +21,7 @@ from qir.analysis.existing_types import (
     scheme_of_type,
     values_moved_to_quantize,
 )
+from qir.analysis.fixed_scales import FixedScales, Requantized, Stored
 from qir.analysis.kernel_groups import KernelGroup
 from qir.analysis.masks import constant_masks, mask_reason, merge_masks
 from qir.analysis.obstacles import form_obstacle
@@ -107,9 +108,10 @@ class _SchemeAssignment:
         """Fused op -> the anchor of its kernel."""
         self.epilogues: dict[Node, list[Node]] = {}
         """Anchor -> the ops that are fused after it, in order."""
-        self.parent: dict[Value, Value] = {}
-        self.scheme_of_root: dict[Value, Scheme] = {}
-        self.slots_of: dict[Value, list[tuple[Node, str]]] = {}
+        self.parent: dict[Stored, Stored] = {}
+        self.scheme_of_root: dict[Stored, Scheme] = {}
+        self.slots_of: dict[Stored, list[tuple[Node, str]]] = {}
+        self.requantized: set[Requantized] = set()
 
     # -- which ops ----------------------------------------------------------------------------
 
@@ -277,7 +279,7 @@ class _SchemeAssignment:
 
     # -- which slots --------------------------------------------------------------------------
 
-    def find_root(self, value: Value) -> Value:
+    def find_root(self, value: Stored) -> Stored:
         root = value
         while (up := self.parent.get(root, root)) is not root:
             root = up
@@ -290,35 +292,59 @@ class _SchemeAssignment:
 
         Returns an op that must stay float, with the reason, where no scheme suits all of a set.
         """
+        fixed = FixedScales()
+        sets, imposed = self._share_sets(fixed)
+        for values in sets.values():
+            self.requantized |= fixed.too_narrow(values, self._rule_scheme(self._users(values)))
+        if self.requantized:
+            sets, imposed = self._share_sets(fixed)
+        for root, values in sets.items():
+            users = self._users(values)
+            asked = next((imposed[v] for v in values if v in imposed), None)
+            found = self._common_scheme(users, asked)
+            if found is None:
+                return self._float_mover(users)
+            read = (v.value if isinstance(v, Requantized) else v for v in values)
+            self.scheme_of_root[root] = with_known_sign(found, read)
+        return {}
+
+    def _share_sets(
+        self, fixed: FixedScales
+    ) -> tuple[dict[Stored, list[Stored]], dict[Stored, Scheme]]:
+        """Returns the values of each share set, by root, and the schemes that values impose."""
+        self.parent, self.slots_of = {}, {}
         members = self.slots_of
-        imposed: dict[Value, Scheme] = {}
+        imposed: dict[Stored, Scheme] = {}
         for node in self.graph:
             for slot, value in self._summands(node).items():
                 members.setdefault(value, []).append((node, slot))
             if self.reasons.get(node, "float") != "":
                 continue
             slots = self._stored_values(node, imposed)
-            # Union-find: values that must share one quantized type end in one set.
-            shared = [v for s, v in slots if s.split(".")[0] in self.table.ops[node.op].share]
-            for a, b in pairwise(shared):
+            shared = [(s, v) for s, v in slots if s.split(".")[0] in self.table.ops[node.op].share]
+            made, allowed = self.last_of_kernel(node).results, self._allowed_schemes(node, RESULT)
+            fixed.note(node, [each for each in shared if each[0] != RESULT], made, allowed)
+            # Union-find: values that must share one quantized type end in one set. Roots are
+            # values of the graph, which name their set.
+            alike = sorted(
+                (self._stored(node, slot, value) for slot, value in shared),
+                key=lambda stored: isinstance(stored, Requantized),
+            )
+            for a, b in pairwise(alike):
                 self.parent[self.find_root(b)] = self.find_root(a)
             for slot, value in slots:
-                members.setdefault(value, []).append((node, slot))
-        sets: dict[Value, list[tuple[Node, str]]] = {}
-        imposed_on_set: dict[Value, Scheme] = {}
-        values: dict[Value, list[Value]] = {}
-        for value, slots_ in members.items():
-            root = self.find_root(value)
-            sets.setdefault(root, []).extend(slots_)
-            values.setdefault(root, []).append(value)
-            if value in imposed:
-                imposed_on_set.setdefault(root, imposed[value])
-        for root, users in sets.items():
-            found = self._common_scheme(users, imposed_on_set.get(root))
-            if found is None:
-                return self._float_mover(users)
-            self.scheme_of_root[root] = with_known_sign(found, values[root])
-        return {}
+                members.setdefault(self._stored(node, slot, value), []).append((node, slot))
+        sets: dict[Stored, list[Stored]] = {}
+        for stored in members:
+            sets.setdefault(self.find_root(stored), []).append(stored)
+        return sets, imposed
+
+    def _users(self, values: list[Stored]) -> list[tuple[Node, str]]:
+        return [user for value in values for user in self.slots_of[value]]
+
+    def _stored(self, node: Node, slot: str, value: Value) -> Stored:
+        again = Requantized(value, node, slot)
+        return again if again in self.requantized else value
 
     def _float_mover(self, users: list[tuple[Node, str]]) -> dict[Node, str]:
         """Returns the last op of a share set that only moves elements, which is to stay float.
@@ -331,7 +357,7 @@ class _SchemeAssignment:
             raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
         return {movers[-1]: "what it joins has no storage in common"}
 
-    def _stored_values(self, node: Node, imposed: dict[Value, Scheme]) -> list[tuple[str, Value]]:
+    def _stored_values(self, node: Node, imposed: dict[Stored, Scheme]) -> list[tuple[str, Value]]:
         """Returns the slots of an integer op that hold activations to quantize, with their values.
 
         Values that are quantized already keep their type, in the other sign if the slot asks for
@@ -483,7 +509,7 @@ class _SchemeAssignment:
     def schemes(self) -> Schemes:
         """Returns every slot's scheme: activations by share set, weights and biases by op."""
         out: Schemes = {}
-        sizes: dict[Value, int] = {}
+        sizes: dict[Stored, int] = {}
         for value in self.slots_of:
             root = self.find_root(value)
             sizes[root] = sizes.get(root, 0) + 1
@@ -524,8 +550,8 @@ class _SchemeAssignment:
         decisions = tuple(
             self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURAL_OPS
         )
-        sets: dict[Value, list[str]] = {}
-        for value in self.slots_of:
+        sets: dict[Stored, list[str]] = {}
+        for value in (v for v in self.slots_of if not isinstance(v, Requantized)):
             sets.setdefault(self.find_root(value), []).append(value.name)
         shared = tuple(tuple(names) for names in sets.values() if len(names) > 1)
         return Plan(self.table.name, decisions, shared)

@@ -174,7 +174,11 @@ class _Materializing:
         groups: dict[str, list[Value]] = {}
         for value, scheme in wanted.items():
             groups.setdefault(scheme.share or value.name, []).append(value)
+        again = self._requantized_operands(planned, wanted)
+        for value, scheme in dict.fromkeys(again.values()):
+            groups[scheme.share].append(value)
         for key, values in groups.items():
+            # What is only quantized again comes last.
             self.types[key] = self._shared_type(values, wanted[values[0]])
         # Reads first: each planned operand comes from a dequantize, made once for all of its
         # readers.
@@ -182,9 +186,10 @@ class _Materializing:
             for slot in node.schemes:
                 if slot != RESULT and not self._is_parameter(node, slot):
                     value = node.operands[slot]
-                    self.graph.set_operand(
-                        node, slot, self._dequantized_value(value, wanted[value])
-                    )
+                    read = self._dequantized_value(value, wanted[value])
+                    if (node, slot) in again:
+                        read = self._quantized_again(read, again[node, slot][1], node)
+                    self.graph.set_operand(node, slot, read)
         for value, scheme in wanted.items():
             # Then results: readers without a plan get the dequantized value too.
             self._replace_result(value, scheme)
@@ -203,8 +208,21 @@ class _Materializing:
                 if slot == RESULT:
                     planned_schemes |= dict.fromkeys(node.results, scheme)
                 elif not self._is_parameter(node, slot):
-                    planned_schemes[node.operands[slot]] = scheme
+                    planned_schemes.setdefault(node.operands[slot], scheme)
         return planned_schemes
+
+    def _requantized_operands(
+        self, planned: list[Node], wanted: dict[Value, Scheme]
+    ) -> dict[tuple[Node, str], tuple[Value, Scheme]]:
+        """Returns the slots that read a stored value by another type than its own."""
+        return {
+            (node, slot): (value, scheme)
+            for node in planned
+            for slot, scheme in node.schemes.items()
+            if slot != RESULT
+            and not self._is_parameter(node, slot)
+            and wanted[value := node.operands[slot]].share != scheme.share
+        }
 
     def _is_parameter(self, node: Node, slot: str) -> bool:
         traits = spec(node.op).traits
@@ -365,6 +383,37 @@ class _Materializing:
         ).result
         graph.set_lineage(dequantized, value.lineage)
         return dequantized
+
+    def _quantized_again(self, value: Value, scheme: Scheme, first: Node) -> Value:
+        """Returns a dequantized value as another share set has it, made before its first reader."""
+        key = value, scheme
+        if key not in self.parameters:
+            graph = self.graph
+            tensor_type = value.type.with_element(self.types[scheme.share])
+            stored = value.node.operands["x"]
+            before, after = stored.type.quant, tensor_type.quant
+            assert before is not None
+            assert after is not None
+            # Runtimes have a kernel from integers to integers within one storage.
+            alike = before.storage == after.storage
+            quantized = graph.add(
+                "requantize" if alike else "quantize",
+                {"x": stored if alike else value},
+                {} if alike else {"round": self.rounding.get(str(after.storage), "")},
+                types=[tensor_type],
+                name=graph.fresh(f"{stored.name}.again"),
+                before=first,
+            ).result
+            graph.set_lineage(quantized, value.lineage.then("coded"))
+            read = graph.add(
+                "dequantize",
+                {"x": quantized},
+                name=graph.fresh(f"{value.name}.again"),
+                before=first,
+            ).result
+            graph.set_lineage(read, value.lineage)
+            self.parameters[key] = read
+        return self.parameters[key]
 
     def _replace_result(self, value: Value, scheme: Scheme) -> None:
         """A stored result is read as quantized values by everybody."""
