@@ -7,6 +7,7 @@ import pytest
 
 import qir
 from qir.backends.tflite.writer.forms import converted
+from qir.ir.attrs import Attr
 from qir.ir.dtype import I8, I16
 from qir.ir.types import QuantType, uniform
 from tests.differential.tensorflow.kernels import HAS_VNNI
@@ -37,7 +38,9 @@ def network(move: str, image: str, layout: str, quant: QuantType | None) -> qir.
     x = graph["x"]
     if quant is not None:
         x = graph.add("quantize", {"x": x}, types=[x.type.with_element(quant)]).result
-    attrs = {"block": 2, "layout": layout} | ({"mode": mode} if mode else {})
+    attrs: dict[str, Attr] = {"block": 2, "layout": layout}
+    if mode:
+        attrs["mode"] = mode
     y = graph.add(op, {"x": x}, attrs, name="moved").result
     if quant is not None:
         y = graph.add("dequantize", {"x": y}).result
