@@ -9,7 +9,7 @@ from typing import Literal
 
 from qir.analysis.decisions import Plan
 from qir.analysis.divisors import observed_divisors
-from qir.analysis.integer_boundary import BoundaryTypes, boundary_values
+from qir.analysis.integer_boundary import BoundaryTypes
 from qir.analysis.kernel_groups import find_kernel_groups, is_float_group
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import observed_masks, refuted_masks
@@ -24,7 +24,7 @@ from qir.capability import Capability
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.ops.layers import LAYERS
-from qir.ledger import Change, Ledger
+from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
@@ -364,12 +364,7 @@ def with_integer_io(
     """
     if asked.floats:
         return graph
-    values, one = boundary_values(graph, asked), IntegerIo(asked.inputs, asked.outputs)
-    changes = any(value.quant is not None and not value.is_integer for value in values)
-    for value in () if changes else values:  # a pass that changes nothing writes no entries
-        if value.quant is None:
-            ledger.add(Change.EXACT, one.name, value.name, f"stays float: {value.reason}")
-    return run_passes(graph, (one,), ledger, journal=journal)
+    return run_passes(graph, (IntegerIo(asked.inputs, asked.outputs),), ledger, journal=journal)
 
 
 def lowered(

@@ -21,7 +21,7 @@ from qir.ir.types import QuantType, make_param
 Side: TypeAlias = Literal["input", "output"]
 Kind: TypeAlias = Literal["float", "integer", "i8", "u8"]
 KINDS: tuple[Kind, ...] = ("float", "integer", "i8", "u8")
-"""What may be asked of inputs or outputs: as they are, integers of the type that the model computes
+"""What may be asked of inputs or outputs: floats, integers of the type that the model computes
 with, or of a named one."""
 _STORAGES = {"i8": I8, "u8": U8}
 _MAX_BITS = 16
@@ -65,31 +65,31 @@ class BoundaryValue:
     name: str
     side: Side
     quant: QuantType | None
-    """The type of its integers, which it has or can have; None where it stays float."""
+    """The type of its integers, as was asked and can be; None where it is or becomes floats."""
     computed: QuantType | None = None
     """The type that the graph computes with, which a named type may differ from."""
     reason: str = ""
-    """Why it stays float."""
+    """Why it does not become what was asked."""
     is_integer: bool = False
-    """Whether it is integers already."""
+    """Whether it is integers already, of the type `computed`."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it has another type than it is to have."""
+        return self.quant != (self.computed if self.is_integer else None)
 
 
 def boundary_values(graph: Graph, asked: BoundaryTypes) -> list[BoundaryValue]:
-    """Returns the inputs and outputs of which something is asked, with the types they can have."""
-    found: list[BoundaryValue] = []
-    if asked.inputs != "float":
-        found += [
-            _stored_as(_input(value), asked.inputs)
-            for value in graph.inputs
-            if value.type.express.is_float
-        ]
-    if asked.outputs != "float":
-        found += [
-            _stored_as(_output(name, value), asked.outputs)
-            for name, value in graph.outputs.items()
-            if value.type.express.is_float
-        ]
-    return found
+    """Returns inputs and outputs with the types they can have, of what is asked.
+
+    Floats of which floats are asked are left out.
+    """
+    ends = [_input(value) for value in graph.inputs if value.type.express.is_float]
+    ends += [
+        _output(name, value) for name, value in graph.outputs.items() if value.type.express.is_float
+    ]
+    kinds = [(end, asked.of(end.side)) for end in ends]
+    return [_as_asked(end, kind) for end, kind in kinds if kind != "float" or end.is_integer]
 
 
 def _input(value: Value) -> BoundaryValue:
@@ -150,28 +150,40 @@ def _output(name: str, value: Value) -> BoundaryValue:
 
 def _checked(name: str, side: Side, quant: QuantType) -> BoundaryValue:
     """Returns an end of that type, where one scale and zero point say what its integers mean."""
-    reason = ""
-    if quant.dynamic:
-        reason = "its scale is chosen while the model runs"
-    elif quant.granularity is not None:
-        reason = "it has several scales"
-    elif quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None:
-        reason = "its type is no scale with a zero point"
-    elif not quant.storage.is_integer or quant.storage.bits > _MAX_BITS:
-        reason = f"it is stored as {quant.storage}"
-    if reason:
+    if reason := mapping_problem(quant):
         return BoundaryValue(name, side, None, reason=reason)
     return BoundaryValue(name, side, quant, quant)
 
 
-def _stored_as(end: BoundaryValue, kind: Kind) -> BoundaryValue:
-    """Returns an end with the storage that is asked for."""
-    storage = _STORAGES.get(kind)
-    if end.quant is None or storage is None or end.quant.storage == storage or end.is_integer:
+def mapping_problem(quant: QuantType) -> str:
+    """Returns why a type has not one scale and zero point; empty where it has."""
+    if quant.dynamic:
+        return "its scale is chosen while the model runs"
+    if quant.granularity is not None:
+        return "it has several scales"
+    if quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None:
+        return "its type is no scale with a zero point"
+    if not quant.storage.is_integer or quant.storage.bits > _MAX_BITS:
+        return f"it is stored as {quant.storage}"
+    return ""
+
+
+def _as_asked(end: BoundaryValue, kind: Kind) -> BoundaryValue:
+    """Returns an end as floats, or with the storage that is asked for."""
+    if end.quant is None or kind == "integer":
         return end
-    if end.quant.storage not in _STORAGES.values():
+    if kind == "float":
+        if end.quant.dynamic:
+            return replace(end, reason="its scale is chosen while the model runs")
+        return replace(end, quant=None)
+    storage = _STORAGES[kind]
+    if end.quant.storage == storage:
+        return end
+    reason = mapping_problem(end.quant)
+    if not reason and end.quant.storage not in _STORAGES.values():
         reason = f"its integers are {end.quant.storage}, which {kind} does not hold"
-        return replace(end, quant=None, reason=reason)
+    if reason:
+        return replace(end, quant=end.computed if end.is_integer else None, reason=reason)
     return replace(end, quant=with_storage(end.quant, storage))
 
 
@@ -214,6 +226,7 @@ __all__ = [
     "BoundaryValue",
     "before_casts",
     "boundary_values",
+    "mapping_problem",
     "only_moves",
     "widening_casts",
     "with_storage",

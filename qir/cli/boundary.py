@@ -22,6 +22,13 @@ option = click.option(
 )
 
 
+def recipe_text(asked: str) -> str:
+    """Returns what a recipe says of `--io`; raises UsageError for no types."""
+    from qir.analysis.integer_boundary import BoundaryTypes
+
+    return "" if BoundaryTypes.parse(asked).floats else asked
+
+
 def to_json(boundary: Sequence[BoundaryValue]) -> list[dict[str, object]]:
     """Returns the inputs and outputs that were asked to be integers."""
     return [

@@ -190,7 +190,7 @@ def quantize(
     goal_request.require(data, alone=without_samples, feeds=feeds, checked=wanted, force=force)
     recipe_options = target, profile or "", granularity, range_rule, scales, corrections, float_type
     recipe = accuracy_goals.read_recipe(
-        Recipe(*recipe_options, shared.all_rules(rules, floats), "" if io == "float" else io),
+        Recipe(*recipe_options, shared.all_rules(rules, floats), boundary.recipe_text(io)),
         recipe_file,
     )
     target, profile = recipe.target, recipe.profile or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import qir
 from qir.analysis.integer_boundary import BoundaryTypes, boundary_values
 from qir.errors import UsageError
 from qir.ledger import Ledger
@@ -40,6 +41,32 @@ def test_the_ledger_says_what_integers_mean_and_what_stays_float() -> None:
     said = {entry.subject: entry.reason for entry in ledger}
     assert said["d"] == "holds u8 0.5:3 now"
     assert said["p"] == "stays float: p (softmax) gives floats"
+
+
+def test_the_ledger_says_why_integers_stay_as_they_are() -> None:
+    graph = Golden.read(HERE / "integer-io" / "stored.qir").graph()
+    ledger = Ledger()
+    run_passes(graph, [IntegerIo(inputs="u8", outputs="float")], ledger)
+    said = [(entry.subject, entry.reason) for entry in ledger]
+    assert ("a", "holds u8 0.5:131 now") in said
+    assert ("y", "holds floats now") in said
+    assert ("w", "stays i16: its integers are i16, which u8 does not hold") in said
+
+
+def test_a_pass_that_changes_nothing_says_what_inputs_and_outputs_hold() -> None:
+    text = """graph main as native {
+      %x = input() : 2x!quant.uniform<i8:f32, 0.5:3>
+      %w = input() : 2x!quant.uniform<i16:f32, 0.001>
+      output(x=%x, w=%w)
+    }"""
+    ledger = Ledger()
+    run_passes(qir.parse(text), [IntegerIo(inputs="i8", outputs="integer")], ledger)
+    assert [(entry.subject, entry.reason) for entry in ledger] == [
+        ("x", "holds i8 0.5:3 already"),
+        ("x", "holds i8 0.5:3 already"),
+        ("w", "holds i16 0.001 already"),
+        ("w", "stays i16: its integers are i16, which i8 does not hold"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import qir as library
+from qir.registry import names as registered
+from qir.target import target as named_target
 from tests.cli.command import assert_one_line, qir
 from tests.cli.test_schemas import check
 
+ROOT = Path(__file__).parents[2]
 NET = """graph main as native {
   %x = input() : (N)x3x8x8xf32
   output(y=%x)
@@ -96,6 +100,7 @@ def test_floats_for_an_input_of_integers_are_refused_with_the_formula(folder: Pa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--io", ""), "types of inputs and outputs '': give one of float, integer"),
         (("--io", "int8"), "give one of float, integer, i8, u8, or two, as u8:float"),
         (("--io", "integer", "--target", "pytorch-x86"), "leave --io out"),
     ],
@@ -140,3 +145,26 @@ def test_dynamic_models_have_float_inputs(folder: Path) -> None:
     done = qir("quantize", str(folder / "net.onnx"), "--dynamic", "--io", "integer", *output)
     assert done.status == 2
     assert "--io excludes --dynamic and --weights" in done.err
+
+
+def test_a_pass_on_integers_stores_them_as_asked_or_says_why_not(folder: Path) -> None:
+    made = qir(*quantize(folder, "--io", "i8:integer", output="ends.onnx"))
+    assert made.status == 0, made.err
+    later, ends = folder / "later.onnx", folder / "ends.onnx"
+    steps = "integer-io{inputs=u8, outputs=float}"
+    done = qir("opt", str(ends), "-p", steps, "-o", str(later), "-f")
+    assert done.status == 0, done.err
+    graph = library.load(later)
+    assert str(graph["x"].type.element).startswith("!quant.uniform<u8")
+    assert all(value.type.quant is None for value in graph.outputs.values())
+    again = qir("opt", str(later), "-p", steps, "-o", str(folder / "same.onnx"), "-f")
+    assert again.status == 0, again.err
+    assert "already" in again.out
+
+
+def test_the_guide_names_the_targets_that_take_integers() -> None:
+    page = (ROOT / "docs" / "guide" / "onnx.md").read_text(encoding="utf-8")
+    (line,) = (line for line in page.splitlines() if line.startswith("`--io` is for "))
+    named = re.findall("`([^`]+)`", line.partition(". ")[0])[1:]
+    found = [name for name in registered("qir.targets") if not named_target(name).float_io]
+    assert named == sorted(found)

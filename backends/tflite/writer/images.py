@@ -9,9 +9,10 @@ from functools import reduce
 import numpy as np
 
 from qir.ir import dims
+from qir.ir.dtype import I16
 from qir.ir.types import TensorType
 
-from .network import OpCall, Options, OpWriter, as_image
+from .network import OpCall, Options, OpWriter, as_image, sizes_of
 from .schema import SAME, VALID
 
 
@@ -259,24 +260,76 @@ def _is_whole(x: TensorType, made: TensorType, c: OpCall) -> bool:
     return whole and c.attrs["coordinates"] in ("half_pixel", "pytorch_half_pixel")
 
 
-def _block(op: str) -> OpWriter:
-    def write(c: OpCall) -> int | Sequence[int]:
-        if c.attrs.get("mode", "DCR") != "DCR":
-            raise c.refused("DEPTH_TO_SPACE has its blocks before its channels; reorder them")
-        image, _ = c.image("x")
-        title = "DepthToSpaceOptions" if op == "DEPTH_TO_SPACE" else "SpaceToDepthOptions"
-        return finish_image(c, op, (image,), (title, {"block_size": c.integer("block")}))
+def _to_space(c: OpCall) -> int | Sequence[int]:
+    """Writes channels to blocks of pixels; by moves where there is no kernel of it.
 
-    return write
+    DEPTH_TO_SPACE has its blocks before its channels, and takes no 16-bit data.
+    """
+    block, made = c.integer("block"), result_image(c)
+    x, kind = c.image("x")
+    n, height, width, _ = kind.shape
+    (channels,) = c.known(made.shape[3:])
+    after = c.attrs["mode"] == "CRD" and channels > 1
+    if not after and not _is_wide(c):
+        return finish_image(c, "DEPTH_TO_SPACE", (x,), _block_options(c))
+    if not _is_wide(c) and sizes_of(kind).count(-1) > 1:
+        # A reshape leaves one size open. Gathered, the channels are as DEPTH_TO_SPACE has them.
+        order = np.arange(channels * block**2).reshape(channels, block**2).T.reshape(-1)
+        by: Options = ("GatherOptions", {"axis": 3, "batch_dims": 0})
+        x = c.add("GATHER", (x, c.w.ints(order.tolist(), "channels")), kind, by)
+        return finish_image(c, "DEPTH_TO_SPACE", (x,), _block_options(c))
+    split = (channels, block, block) if after else (block, block, channels)
+    perm = (0, 1, 4, 2, 5, 3) if after else (0, 1, 3, 2, 4, 5)
+    return _moved(c, x, kind.with_shape((n, height, width, *split)), perm)
+
+
+def _to_depth(c: OpCall) -> int | Sequence[int]:
+    """Writes blocks of pixels to channels; by moves on 16 bits, where there is no kernel of it."""
+    block, made = c.integer("block"), result_image(c)
+    x, kind = c.image("x")
+    if not _is_wide(c):
+        return finish_image(c, "SPACE_TO_DEPTH", (x,), _block_options(c))
+    n, height, width, _ = made.shape
+    (channels,) = c.known(kind.shape[3:])
+    wide = kind.with_shape((n, height, block, width, block, channels))
+    return _moved(c, x, wide, (0, 1, 3, 2, 4, 5))
+
+
+def _is_wide(c: OpCall) -> bool:
+    quant = c.result.quant
+    return quant is not None and quant.storage == I16
+
+
+def _block_options(c: OpCall) -> Options:
+    title = "DepthToSpaceOptions" if c.op == "depth_to_space" else "SpaceToDepthOptions"
+    return title, {"block_size": c.integer("block")}
+
+
+def _moved(c: OpCall, x: int, split: TensorType, perm: Sequence[int]) -> int | Sequence[int]:
+    """Adds a transpose of six axes, which an image is reshaped to and from."""
+    x = c.w.reshaped(c.node, x, split)
+    moved = split.with_shape(tuple(split.shape[axis] for axis in perm))
+    x = c.w.transposed(c.node, x, moved, perm)
+    sizes = sizes_of(result_image(c))
+    inputs = (x, c.w.ints(sizes, "shape"))
+    return finish_image(c, "RESHAPE", inputs, ("ReshapeOptions", {"new_shape": sizes}))
+
+
+def blocks_problem(c: OpCall) -> str:
+    """Returns why pixels of 16 bits are not moved in blocks; empty where they are."""
+    small = c.kind() if c.op == "depth_to_space" else c.result
+    if not _is_wide(c) or sizes_of(small).count(-1) <= 1:
+        return ""
+    return "TensorFlow Lite has no kernel of it on 16 bits, and moves it by known sizes; state them"
 
 
 OPS: Mapping[str, OpWriter] = {
     "avg_pool2d": _avg_pool,
-    "depth_to_space": _block("DEPTH_TO_SPACE"),
+    "depth_to_space": _to_space,
     "global_avg_pool": _global_pool("MEAN"),
     "global_max_pool": _global_pool("REDUCE_MAX"),
     "max_pool2d": _max_pool,
     "resize": _resize,
     "resize_nearest": _resize,
-    "space_to_depth": _block("SPACE_TO_DEPTH"),
+    "space_to_depth": _to_depth,
 }

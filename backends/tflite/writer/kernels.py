@@ -12,7 +12,7 @@ from qir.ir.node import Node
 from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ir.types import QuantType
 
-from .images import is_uneven, resize_problem, same_padding
+from .images import blocks_problem, is_uneven, resize_problem, same_padding
 from .network import ACTIVATIONS, Network, OpCall, clip_bounds, fused_activation
 
 VALID_PROFILE = "tflite-2.21.xnnpack.valid"
@@ -40,8 +40,7 @@ _COMPUTING = frozenset(
 )
 """Ops whose kernels give a result with a scale and zero point of its own."""
 _NARROW = frozenset(
-    "prelu elu hard_swish gelu log_softmax lp_normalize squared_difference tile "
-    "depth_to_space space_to_depth".split()
+    "prelu elu hard_swish gelu log_softmax lp_normalize squared_difference tile".split()
 )
 ON_16_BITS = (KEEPING | _COMPUTING | frozenset(FIXED_RESULTS)) - _NARROW
 """Ops that have kernels on 16-bit data, with zero point 0."""
@@ -194,6 +193,10 @@ def _resize(c: OpCall, result: QuantType) -> str:
     return resize_problem(c)
 
 
+def _blocks(c: OpCall, result: QuantType) -> str:
+    return blocks_problem(c)
+
+
 def _matmul_problem(c: OpCall, *, own: bool) -> str:
     b = c.kind("b").quant
     if "bias" in c.operands:
@@ -219,10 +222,12 @@ _CHECKS: Mapping[str, Callable[[OpCall, QuantType], str]] = {
     "avg_pool2d": _pool_problem,
     "conv2d": _layer,
     "conv_transpose2d": _layer,
+    "depth_to_space": _blocks,
     "linear": _layer,
     "max_pool2d": _pool_problem,
     "resize": _resize,
     "resize_nearest": _resize,
+    "space_to_depth": _blocks,
 }
 
 

@@ -26,6 +26,7 @@ from math import inf
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.filter import may
@@ -47,20 +48,33 @@ class FloatIo(Pass):
         for value in graph.inputs:
             if _is_quantized(value) and may(self.name, "input", value.node):
                 count += 1
-                kind = value.type
-                graph.set_type(value, kind.with_element(kind.express))
-                name = graph.fresh(f"{value.name}.q")
-                node = graph.add("quantize", {"x": value}, types=[kind], name=name)
-                graph.replace(value, node.result, except_in=node)
+                kind = take_floats(graph, value)
                 ledger.add(Change.REGROUPED, self.name, value.name, f"holds {kind.express} now")
         for name, value in graph.outputs.items():
             if _is_quantized(value) and may(self.name, "output", value.node):
                 count += 1
-                fresh = graph.fresh(f"{value.name}.dq")
-                floats = graph.add("dequantize", {"x": value}, name=fresh).result
-                graph.set_operand(graph.output, name, floats)
-                ledger.add(Change.REGROUPED, self.name, name, f"holds {floats.type.express} now")
+                kind = give_floats(graph, name)
+                ledger.add(Change.REGROUPED, self.name, name, f"holds {kind.express} now")
         return count
+
+
+def take_floats(graph: Graph, value: Value) -> TensorType:
+    """Makes a quantized input one of floats that are quantized; returns the type it had."""
+    kind = value.type
+    graph.set_type(value, kind.with_element(kind.express))
+    name = graph.fresh(f"{value.name}.q")
+    node = graph.add("quantize", {"x": value}, types=[kind], name=name)
+    graph.replace(value, node.result, except_in=node)
+    return kind
+
+
+def give_floats(graph: Graph, name: str) -> TensorType:
+    """Dequantizes an output; returns the type it had."""
+    value = graph.outputs[name]
+    fresh = graph.fresh(f"{value.name}.dq")
+    floats = graph.add("dequantize", {"x": value}, name=fresh).result
+    graph.set_operand(graph.output, name, floats)
+    return value.type
 
 
 def _is_quantized(value: Value) -> bool:

@@ -46,7 +46,7 @@ _FUSIBLE_OPS = (
     | CONVOLUTIONS_1D_3D
     | frozenset(
         "avg_pool1d avg_pool3d max_pool1d max_pool3d gather expand tile depth_to_space "
-        "resize_nearest where".split()
+        "space_to_depth resize_nearest where".split()
     )
 )
 """Ops with an integer form, including those that no target quantizes on its own account."""

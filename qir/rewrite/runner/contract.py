@@ -45,3 +45,7 @@ class Pass(ABC):
     @abstractmethod
     def run(self, graph: Graph, ledger: Ledger) -> int:
         """Rewrites the graph, and writes every change of numbers into the ledger."""
+
+    def explain_no_change(self, graph: Graph, ledger: Ledger) -> None:
+        """Says in the ledger why a graph that the pass left untouched stays as it is, if asked."""
+        return

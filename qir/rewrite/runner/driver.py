@@ -153,6 +153,8 @@ class _PassRun:
         size, started = len(self.work), time.perf_counter()
         changed, steps = self._run_and_check(one, before)
         seconds = time.perf_counter() - started
+        if not changed:
+            one.explain_no_change(self.work, self.ledger)
         if changed and self.validation and picture is not None and before is not None:
             moved = self.validation.moved(picture, self.work, one.tolerance)
             if moved is not None:

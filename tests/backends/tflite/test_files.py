@@ -159,7 +159,6 @@ def test_what_has_no_operator_is_refused_before_anything_is_written(tmp_path: Pa
             "%y = pad(%x) {pads = (0, 0, 0, 0, 0, 0, 1, 1), mode = 'edge'} : 1x4x7x7xf32",
             "mode edge",
         ),
-        ("%y = depth_to_space(%x) {block = 2, mode = 'CRD'} : 1x1x12x12xf32", "DEPTH_TO_SPACE"),
     ],
 )
 def test_attributes_without_a_counterpart_are_refused(body: str, message: str) -> None:

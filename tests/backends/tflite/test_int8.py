@@ -161,6 +161,11 @@ CASES: Mapping[str, tuple[Build, list[str]]] = {
         lambda n, x: n.op("depth_to_space", n.conv(x, 8), block=2),
         ["conv2d", "depth_to_space"],
     ),
+    "pixel shuffle": (
+        lambda n, x: n.op("depth_to_space", n.conv(x, 12), block=2, mode="CRD"),
+        ["conv2d", "depth_to_space"],
+    ),
+    "space to depth": (_after("space_to_depth", block=3), ["conv2d", "space_to_depth"]),
     "difference": (_pair("sub"), ["conv2d", "conv2d", "sub"]),
     "product": (_pair("mul"), ["conv2d", "conv2d", "mul"]),
     "stacks": (_pair("matmul", trans_b=True), ["conv2d", "conv2d", "matmul"]),

@@ -153,3 +153,26 @@ def test_the_pass_makes_what_tensorflows_converter_makes(name: str, tmp_path: Pa
     (theirs,), (ours,) = run(wanted, given), run(tmp_path / "made.tflite", given)
     assert np.array_equal(ours, theirs)
     assert not {"QUANTIZE", "DEQUANTIZE"} & set(operators(tmp_path / "made.tflite"))
+
+
+def test_a_file_of_integers_takes_and_gives_others_and_floats(tmp_path: Path) -> None:
+    first = saved(residual(7), tmp_path / "integers.tflite", "integer")
+    graph = qir.load(first)
+    shape = (8, *sizes(residual(7)))
+    given = np.random.default_rng(6).integers(-128, 128, shape).astype(np.int8)
+    (wanted,) = run(first, given)
+    unsigned, mixed = tmp_path / "unsigned.tflite", tmp_path / "mixed.tflite"
+    qir.save(qir.optimize(graph, [IntegerIo("u8", "u8")]), unsigned, target=TARGET)
+    qir.save(qir.optimize(graph, [IntegerIo("u8", "float")]), mixed, target=TARGET)
+    stored = (given.astype(np.int16) + 128).astype(np.uint8)
+    (found,) = run(unsigned, stored)
+    assert found.dtype == np.uint8
+    assert np.array_equal(found.astype(np.int16) - 128, wanted)
+    (floats,) = run(mixed, stored)
+    (details,) = interpreter(first).get_output_details()
+    assert np.array_equal(floats, floats_of(details, wanted))
+    back = qir.optimize(qir.load(unsigned), [IntegerIo("i8", "i8")])
+    qir.save(back, tmp_path / "signed.tflite", target=TARGET)
+    assert "QUANTIZE" in operators(unsigned)
+    assert "QUANTIZE" not in operators(tmp_path / "signed.tflite")
+    assert np.array_equal(run(tmp_path / "signed.tflite", given)[0], wanted)
