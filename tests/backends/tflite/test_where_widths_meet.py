@@ -8,6 +8,7 @@ import pytest
 import qir
 from qir.backends.tflite.writer.forms import converted
 from qir.backends.tflite.writer.kernels import FIXED_RESULTS
+from qir.errors import SchemeError
 from qir.ir.dtype import I16
 from qir.ir.node import Node, Value
 from qir.ir.types import uniform
@@ -95,3 +96,51 @@ def test_transposed_convolutions_compute_in_16_bits(reads: int) -> None:
     layers = [node for node in converted(made, qir.Ledger()) if node.op == "conv_transpose2d"]
     kinds = [value.type.quant for n in layers for value in (n.operands["x"], n.result)]
     assert [quant.storage for quant in kinds if quant is not None] == [I16] * 4
+
+
+def activated(net: Net) -> qir.Graph:
+    y = net.op("hard_swish", net.conv(net.x, 6))
+    y = net.op("sigmoid", net.op("gelu", net.conv(y, 6)))
+    return net.ends(net.op("softmax", net.op("tanh", net.conv(y, 5)), axis=1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "floats"),
+    [
+        ("name=conv*: i16 symmetric tensor", {"hard_swish", "gelu"}),
+        ("op=*: i16 symmetric tensor", {"hard_swish", "gelu"}),
+        ("op=sigmoid: i16 symmetric tensor", set()),
+        ("op=tanh: i16 symmetric tensor", set()),
+        ("op=softmax: i16 symmetric tensor", set()),
+    ],
+)
+def test_a_rule_for_16_bits_leaves_ops_without_such_a_kernel_in_float(
+    rule: str, floats: set[str]
+) -> None:
+    net = Net(8, 12, 5)
+    activated(net)
+    for i, node in enumerate(node for node in list(net.graph) if node.op == "conv2d"):
+        net.graph.rename(node.result, f"conv{i}")
+    plan = qir.plan(net.graph, target=TARGET, rules=[rule])
+    left = {each.op: each.reason for each in plan.decisions if each.becomes == "float"}
+    assert left == {
+        op: f"tflite has no integer {op} on i16, which a rule asks for" for op in floats
+    }
+    statistics = qir.calibrate(net.graph, [net.feeds(4)])
+    made = qir.quantize(net.graph, statistics, target=TARGET, rules=[rule])
+    compared(made, net.feeds(3))
+    wide = [
+        float(value.type.quant.scales())
+        for node in converted(made, qir.Ledger())
+        for value in node.results
+        if value.type.quant is not None and value.type.quant.storage == I16
+    ]
+    assert wide
+    assert "conv" in rule or 2.0**-15 in wide
+
+
+def test_a_rule_for_16_bits_on_an_op_that_has_no_such_kernel_is_refused() -> None:
+    net = Net(8, 12, 5)
+    activated(net)
+    with pytest.raises(SchemeError, match=r"rule 'op=gelu: i16 symmetric tensor': .* takes i8"):
+        qir.plan(net.graph, target=TARGET, rules=["op=gelu: i16 symmetric tensor"])
