@@ -7,7 +7,7 @@ import pytest
 
 import qir
 from qir.backends.tflite.writer.forms import converted
-from qir.backends.tflite.writer.kernels import FIXED_RESULTS
+from qir.backends.tflite.writer.kernels import FIXED_RESULTS, ON_16_BITS
 from qir.errors import SchemeError
 from qir.ir.dtype import I16
 from qir.ir.node import Node, Value
@@ -15,7 +15,7 @@ from qir.ir.types import uniform
 from tests.backends.tensorflow.networks import Net, branches, inverted
 from tests.differential.tensorflow.kernels import HAS_VNNI
 
-from .test_int8 import CASES
+from .test_int8 import CASES, Build
 from .written import TARGET, compared, quantized_net
 
 pytest.importorskip("tensorflow")
@@ -55,12 +55,49 @@ def upsampled(net: Net) -> qir.Graph:
     return net.ends(net.conv(transposed(net, y, bias=False, pad=(1, 1, 0, 0)), 5))
 
 
+def between(op: str, *more: str, **attrs: object) -> Build:
+    """Ops on positive data and a convolution that reads their result, as other runtimes' files
+    have them between quantized values."""
+
+    def build(net: Net, x: Value) -> Value:
+        y = net.op("sigmoid", net.conv(x, 6))
+        if op in ("max", "min"):
+            y = net.graph.add(op, {"xs.0": y, "xs.1": net.conv(x, 6)}).result
+        else:
+            read = (net.conv(x, 6), y) if op == "div" else (y,)
+            y = net.op(op, *read, **attrs)  # type: ignore[arg-type]
+        for each in more:
+            y = net.op(each, y, **attrs)  # type: ignore[arg-type]
+        return net.conv(y, 5, 1)
+
+    return build
+
+
+ROWS: dict[str, object] = {"axes": (2,), "keep": True}
+ALL: dict[str, Build] = {
+    **{name: build for name, (build, _) in CASES.items()},
+    **{op: between(op) for op in ("abs", "exp", "log", "sqrt", "rsqrt", "div", "max", "min")},
+    **{f"reduce_{op}": between(f"reduce_{op}", **ROWS) for op in ("max", "min", "sum", "prod")},
+    "squeeze": between("unsqueeze", "squeeze", axes=(2,)),
+}
+UNREACHED = {"flip", "gather_nd", "where", "expand"}
+"""Ops that move elements as `slice`, `gather` and `concat` do, which are drawn."""
+
+
+def test_all_ops_with_kernels_on_16_bits_are_drawn() -> None:
+    drawn = {"linear"}  # what `gemm` becomes
+    for build in ALL.values():
+        net = Net(8, 12, 3)
+        drawn |= {node.op for node in net.ends(build(net, net.x))}
+    assert drawn >= ON_16_BITS - UNREACHED
+
+
 @pytest.mark.parametrize("reads", [8, 16])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_an_op_that_reads_one_width_and_makes_the_other(name: str, reads: int) -> None:
     """The first op reads the input, so widths alternate from one op to the next."""
     net = Net(8, 12, 3)
-    net.ends(CASES[name][0](net, net.x))
+    net.ends(ALL[name](net, net.x))
     made = quantized_net(net)
     depth: dict[Value, int] = {}
     for node in made:
