@@ -76,6 +76,8 @@ def _initializer(kind: type, every: tuple[Field[Any], ...]) -> Callable[..., Non
     scope: dict[str, Any] = {"MISSING": _MISSING}
     parameters, body = ["self"], []
     for i, one in enumerate(every):
+        if one.kw_only:
+            raise TypeError(f"{kind.__qualname__}.{one.name}: records have no keyword-only fields")
         given = one.name
         scope |= {f"set_{i}": getattr(kind, one.name).__set__, f"default_{i}": one.default}
         if one.default_factory is not MISSING:

@@ -159,3 +159,11 @@ def test_a_hash_that_is_kept_is_computed_once_and_not_copied() -> None:
     assert len(asked) == before
     assert replace(one, x=4) != one
     assert hash(replace(one, x=4)) == hash(made(4))
+
+
+def test_fields_by_keyword_alone_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Named\.x: records have no keyword-only fields"):
+
+        @record
+        class Named:
+            x: int = field(kw_only=True)

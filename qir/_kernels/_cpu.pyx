@@ -13,8 +13,8 @@ import numpy as np
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
     LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, WHOLE_FACTORS, code_in,
-    entries_of, epilogue_of, external_of, flip_of, floats_of, integer, integers_of, item_of, joined, limits,
-    number_of, of_length, offsets_of, pairs_of, permutation, real_of, reals_of, scale_of,
+    entries_of, epilogue_of, external_of, flip_of, floats_of, integer, integers_of, item_of, joined,
+    limits, number_of, of_length, offsets_of, pairs_of, permutation, real_of, reals_of, scale_of,
     split_planes, table_of, taps_of, weights_of, whole, windows,
 )
 from qir._kernels._environment import (
