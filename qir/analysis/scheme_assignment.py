@@ -29,7 +29,7 @@ from qir.analysis.quantized_regions import is_dequantized, quantized_types
 from qir.analysis.sensitive_values import sensitive_reason, sensitive_values
 from qir.analysis.signs import with_known_sign
 from qir.analysis.target_chains import target_chains
-from qir.analysis.user_rules import UserRule, fit_to_slot
+from qir.analysis.user_rules import UserRule, fit_to_slot, with_fixed_scale
 from qir.capability import Capability, OpCapability, unsupported_op_text
 from qir.errors import SchemeError
 from qir.ir.graph import Graph
@@ -64,11 +64,12 @@ def assign_schemes(
     distances = {graph.values[name]: x for name, x in divisors if name in graph.values}
     sensitive = sensitive_values(graph, distances)
     clamping: dict[Node, str] = {}
+    lacking: dict[Node, str] = {}
     # Schemes are known only after all ops are decided, and may show that an op has to stay float
     # after all. Then everything is decided anew; each round adds an op, so this ends.
     while True:
         work = _SchemeAssignment(graph, capability, granularity, *choices, clamping, sensitive)
-        work.masks = merge_masks(work.masks, masks)
+        work.masks, work.lacking = merge_masks(work.masks, masks), lacking
         work.decide()
         work.check_rules()
         more_float = work.choose_schemes() or work.clamping_activations()
@@ -97,6 +98,8 @@ class _SchemeAssignment:
         self.kernel_of = None if kernels is None else {n: k for k in kernels for n in k.ops[1:]}
         self.clamping = clamping
         """Ops that must stay float by an earlier round, such as clamping activations, and why."""
+        self.lacking: dict[Node, str] = {}
+        """Those of them that have no kernel on the storage that a rule gives a neighbour."""
         self.on_integers = quantized_nodes(graph)
         self.quantized_later = values_moved_to_quantize(
             graph, {op for op, row in table.ops.items() if row.share}
@@ -212,7 +215,7 @@ class _SchemeAssignment:
             )
         if self._is_float_by_rule(node):
             return "a rule keeps it float"
-        if entry.share and node in self.clamping:
+        if node in (self.clamping if entry.share else self.lacking):
             return self.clamping[node]
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in entry.share]
         if moved and all(v.constant for v in moved):
@@ -351,6 +354,8 @@ class _SchemeAssignment:
 
         Raises SchemeError where the set has none, since no other op could be left out.
         """
+        if lacking := {n: why for n, why in self.lacking.items() if n not in self.clamping}:
+            return lacking
         movers = [n for n, _ in users if self.table.ops[n.op].share]
         if not movers:
             n, slot = users[0]
@@ -404,7 +409,7 @@ class _SchemeAssignment:
             s for n, slot in users for s in self._allowed_schemes(n, slot) if s.scale is not None
         )
         fixed_schemes = dict.fromkeys(fixed)
-        wanted = self._rule_scheme(users)
+        wanted = with_fixed_scale(self._rule_scheme(users), fixed_schemes)
         options = (
             [wanted] if wanted else list(fixed_schemes) or list(self._allowed_schemes(*users[0]))
         )
@@ -420,9 +425,13 @@ class _SchemeAssignment:
             if found is not None:
                 return found
         if wanted:
-            raise self._rule_error(
-                *next((n, s) for n, s in users if not self._accepts(n, s, wanted))
-            )
+            refusing = [(n, s) for n, s in users if not self._accepts(n, s, wanted)]
+            if lacking := next((n for n, s in refusing if self._is_left_float(n, s, wanted)), None):
+                storage = " or ".join(map(str, wanted.storages))
+                why = f"{self.table.name} has no integer {lacking.op} on {storage}"
+                self.lacking[lacking] = f"{why}, which a rule asks for"
+                return None
+            raise self._rule_error(*refusing[0])
         if len(fixed_schemes) > 1:
             names = " and ".join(sorted({n.name for n, _ in users}))
             raise SchemeError(f"{names} share their parameters, but their fixed scales differ")
@@ -442,6 +451,18 @@ class _SchemeAssignment:
 
     def _accepts(self, node: Node, slot: str, wanted: Scheme) -> bool:
         return any(fit_to_slot(a, wanted) for a in self._allowed_schemes(node, slot))
+
+    def _is_left_float(self, node: Node, slot: str, wanted: Scheme) -> bool:
+        """Returns whether an op has no kernel on a storage that a rule is to give other ops."""
+        storages = {s for a in self._allowed_schemes(node, slot) for s in a.storages}
+        if not storages.isdisjoint(wanted.storages):
+            return False
+        rule = self._deciding_rule(node, slot)
+        return rule is None or any(
+            n is not node and rule.matches(n) and self._accepts(n, slot, wanted)
+            for n in self.graph
+            if self.reasons.get(n) == "" and (slot == RESULT or slot in n.operands)
+        )
 
     def _rule_error(self, node: Node, slot: str) -> SchemeError:
         """Returns the error for a user rule that the target cannot meet, with what it accepts."""

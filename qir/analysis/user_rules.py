@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -73,3 +74,14 @@ def fit_to_slot(allowed: Scheme, wanted: Scheme) -> Scheme | None:
     if made.scale is None and made.zero is None:
         made = replace(made, zero=allowed.zero)
     return made if allowed.low <= made.low and made.high <= allowed.high else None
+
+
+def with_fixed_scale(wanted: Scheme | None, fixed: Iterable[Scheme]) -> Scheme | None:
+    """Returns a wanted scheme with the fixed scale of a slot where it leaves the scale open."""
+    if wanted is None or wanted.scale is not None:
+        return wanted
+    for each in fixed:
+        takes = fit_to_slot(replace(each, scale=None, zero=None), wanted) is not None
+        if takes and wanted.zero in (None, each.zero) and not (wanted.symmetric and each.zero):
+            return each
+    return wanted

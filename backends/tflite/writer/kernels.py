@@ -152,6 +152,8 @@ _MAX_RATIO = 256.0
 """XNNPACK's kernels take factors below this one; some refuse the whole model for a larger one."""
 _MIN_RATIO = 2.0**-10
 """Sums of an operand whose scale is a smaller part of the result's are left to another kernel."""
+_MAX_WIDE_RATIO = 2.0**14
+"""Kernels of sums on 16 bits shift the wrong way for a larger one."""
 _MIN_FACTOR = 2.0**-32
 """Kernels on 16 bits take smaller factors as 0."""
 
@@ -173,9 +175,10 @@ def _scale_problem(c: OpCall, result: QuantType) -> str:
             return f"its scales give a factor of {factors.min():.1e}"
         most = float(factors.max())
         return f"its scales give a factor of {most:.0f}" if most >= _MAX_RATIO else ""
-    if result.storage == I16:  # XNNPACK leaves these to other kernels
-        return ""
     ratios = [float(scale[0]) / made for scale in scales]
+    if result.storage == I16:  # XNNPACK leaves these to other kernels
+        far = max(ratios) >= _MAX_WIDE_RATIO
+        return f"an operand's scale is {max(ratios):.0f} times the result's" if far else ""
     if max(ratios) >= _MAX_RATIO:
         return f"an operand's scale is {max(ratios):.0f} times the result's"
     if min(ratios) < _MIN_RATIO and (c.op == "sub" or kinds[0].shape != kinds[1].shape):

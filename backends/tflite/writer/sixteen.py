@@ -19,6 +19,7 @@ from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group.pairs import put_pair
 
+from . import transposed
 from .kernels import FIXED_RESULTS, KEEPING, ON_16_BITS, is_fused_clip
 from .network import clip_bounds
 
@@ -80,14 +81,17 @@ def _storage(value: Value) -> object:
 def _data(node: Node) -> Mapping[str, Value] | None:
     """Returns the quantized values that an op's data are; None where some are floats."""
     traits = spec(node.op).traits
+    weight, bias = (
+        transposed.PARAMETERS if node.op == transposed.OP else (traits.weight, traits.bias)
+    )
     data: dict[str, Value] = {}
     for slot, value in node.operands.items():
-        if slot == traits.bias or not value.type.dtype.is_float:
+        if slot == bias or not value.type.dtype.is_float:
             continue
         if value.node.op != "dequantize":
             return None
         source = value.node.operands["x"]
-        if slot == traits.weight and source.constant is not None:
+        if slot == weight and source.constant is not None:
             continue
         if source.type.quant is None or source.type.quant.granularity is not None:
             return None
@@ -152,7 +156,7 @@ def _store_wide_bias(graph: Graph, node: Node) -> None:
     A linear layer without one gets zeros: its kernel without a bias is another one.
     """
     traits = spec(node.op).traits
-    if traits.bias is None or traits.weight is None or node.op == "conv_transpose2d":
+    if traits.bias is None or traits.weight is None:  # `transposed.store_biases` has the others
         return
     weights = node.operands[traits.weight]
     if weights.node.op != "dequantize" or weights.node.operands["x"].constant is None:

@@ -17,6 +17,8 @@ from qir.passes.forms.group.pairs import put_pair
 from .schema import SAME, VALID
 
 OP = "conv_transpose2d"
+PARAMETERS = ("w", "bias")
+"""The slots of its weights and its bias."""
 
 
 def padding_mode(node: Node) -> int | None:

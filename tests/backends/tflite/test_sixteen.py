@@ -215,3 +215,24 @@ def test_operands_of_a_sum_are_rounded_twice_where_one_is_broadcast(row: tuple[i
         assert np.array_equal(np.asarray(found), wanted)
         if made == 6.095050412113778e-05:
             assert wanted.flat[0] == (361 if row == (40, 64) else 360)
+
+
+@pytest.mark.parametrize(("part", "floats"), [(1.0, True), (0.999, False)])
+def test_sums_whose_scales_are_too_far_apart_are_computed_in_float(
+    part: float, floats: bool
+) -> None:
+    """The kernel of `x - x` would shift by less than nothing: it is refused from 2^14 on."""
+    net = Net(8, 12, 3)
+    x = net.conv(net.x, 6)
+    net.ends(net.op("sub", x, net.op("leaky_relu", x, alpha=1.0)))
+    made = quantized(net, target=WIDE)
+    for node in made:
+        if node.op == "quantize" and node.operands["x"].node.op == "sub":
+            (first, *_) = node.operands["x"].node.operands.values()
+            quant = first.node.operands["x"].type.quant
+            assert quant is not None
+            kind = uniform(I16, F(quant.scales() * F(2**-14 / part)), 0)
+            made.set_type(node.result, node.result.type.with_element(kind))
+    compared(made, net.feeds(3))
+    (sub,) = (node for node in converted(made, qir.Ledger()) if node.op == "sub")
+    assert (sub.result.type.quant is None) == floats
