@@ -29,7 +29,7 @@ from qir.analysis.quantized_regions import is_dequantized, quantized_types
 from qir.analysis.sensitive_values import sensitive_reason, sensitive_values
 from qir.analysis.signs import with_known_sign
 from qir.analysis.target_chains import target_chains
-from qir.analysis.user_rules import UserRule, fit_to_slot, with_fixed_scale
+from qir.analysis.user_rules import UserRule, check_rule, fit_to_slot, with_fixed_scale
 from qir.capability import Capability, OpCapability, unsupported_op_text
 from qir.errors import SchemeError
 from qir.ir.graph import Graph
@@ -427,9 +427,8 @@ class _SchemeAssignment:
         if wanted:
             refusing = [(n, s) for n, s in users if not self._accepts(n, s, wanted)]
             if lacking := next((n for n, s in refusing if self._is_left_float(n, s, wanted)), None):
-                storage = " or ".join(map(str, wanted.storages))
-                why = f"{self.table.name} has no integer {lacking.op} on {storage}"
-                self.lacking[lacking] = f"{why}, which a rule asks for"
+                asked = f"on {wanted.storage}, which a rule asks for"
+                self.lacking[lacking] = f"{self.table.name} has no integer {lacking.op} {asked}"
                 return None
             raise self._rule_error(*refusing[0])
         if len(fixed_schemes) > 1:
@@ -495,21 +494,9 @@ class _SchemeAssignment:
 
     def check_rules(self) -> None:
         """Raises SchemeError for a rule without effect, such as a misspelt name."""
-        ops = [n for n in self.graph if n.op not in STRUCTURAL_OPS]
+        ops = {n: self.anchor_of.get(n, n) for n in self.graph if n.op not in STRUCTURAL_OPS}
         for rule in self.user_rules:
-            hit = [n for n in ops if rule.matches(n)]
-            if not hit:
-                raise SchemeError(f"rule {rule} hits no op of this model")
-            slots = {s.split(".")[0] for n in hit for s in n.operands} | {RESULT}
-            if rule.slot.split(".")[0] not in slots:
-                there = ", ".join(sorted(slots))
-                raise SchemeError(f"rule {rule}: what it hits has no slot {rule.slot}: {there}")
-            anchors = {self.anchor_of.get(n, n) for n in hit}
-            if rule.scheme and all(self.reasons.get(n) for n in anchors):
-                first = next(iter(hit))
-                why = self.reasons.get(self.anchor_of.get(first, first))
-                stays = "as it is" if why == ALREADY_QUANTIZED else "float"
-                raise SchemeError(f"rule {rule}: {first.name} stays {stays}: {why}")
+            check_rule(rule, {n: self.reasons.get(anchor) for n, anchor in ops.items()})
 
     def _allowed_schemes(self, node: Node, slot: str) -> tuple[Scheme, ...]:
         ops = (node.op, *(tail.op for tail in self.epilogues.get(node, ())))

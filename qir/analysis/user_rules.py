@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from qir.analysis.decisions import ALREADY_QUANTIZED
 from qir.errors import SchemeError
 from qir.ir.node import Node
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
@@ -85,3 +86,18 @@ def with_fixed_scale(wanted: Scheme | None, fixed: Iterable[Scheme]) -> Scheme |
         if takes and wanted.zero in (None, each.zero) and not (wanted.symmetric and each.zero):
             return each
     return wanted
+
+
+def check_rule(rule: UserRule, reasons: Mapping[Node, str | None]) -> None:
+    """Raises SchemeError for a rule without effect on ops, given why each stays float."""
+    hit = [n for n in reasons if rule.matches(n)]
+    if not hit:
+        raise SchemeError(f"rule {rule} hits no op of this model")
+    slots = {s.split(".")[0] for n in hit for s in n.operands} | {RESULT}
+    if rule.slot.split(".")[0] not in slots:
+        there = ", ".join(sorted(slots))
+        raise SchemeError(f"rule {rule}: what it hits has no slot {rule.slot}: {there}")
+    if rule.scheme and all(reasons[n] for n in hit):
+        first = hit[0]
+        stays = "as it is" if reasons[first] == ALREADY_QUANTIZED else "float"
+        raise SchemeError(f"rule {rule}: {first.name} stays {stays}: {reasons[first]}")
