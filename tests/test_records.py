@@ -33,7 +33,7 @@ class Checked:
         object.__setattr__(self, "double", self.number * 2)
 
 
-class Told:
+class Described:
     """One with methods of its own."""
 
     number: int
@@ -55,7 +55,7 @@ def pair(kind: type) -> tuple[Any, Any]:
     return dataclass(frozen=True, slots=True)(both[0]), record(both[1])
 
 
-@pytest.mark.parametrize("kind", [Fields, Checked, Told])
+@pytest.mark.parametrize("kind", [Fields, Checked, Described])
 def test_its_signature_its_fields_and_its_text_are_those_of_a_dataclass(kind: type) -> None:
     ours, theirs = reversed(pair(kind))
     assert str(signature(ours)) == str(signature(theirs))
@@ -66,7 +66,7 @@ def test_its_signature_its_fields_and_its_text_are_those_of_a_dataclass(kind: ty
     assert asdict(ours(3)) == asdict(theirs(3)) or kind is Fields
 
 
-@pytest.mark.parametrize("kind", [Checked, Told])
+@pytest.mark.parametrize("kind", [Checked, Described])
 def test_equal_records_have_equal_hashes(kind: type) -> None:
     for made in pair(kind):
         assert made(3) == made(3)
