@@ -4,7 +4,7 @@
 /*
  * Means of codes over windows of images in NHWC as other runtimes round them: sums of q - zero are
  * whole; as float32 they go through an epilogue, that of vectors for the first `body` channels and
- * that of single elements for the others. What lies outside of an image is not summed; `factor` of
+ * that of single elements for the others. What is outside of an image is not summed; `factor` of
  * the epilogues is one number for each pixel of the result, in place of one a column.
  */
 

@@ -195,7 +195,7 @@ void QIR_NAME(share_inverse)(const struct qir_share *how, const float *restrict 
   const int32_t zero = how->code.zero, low = how->code.low, high = how->code.high;
   for (size_t i = 0; i < n; ++i) {
     float real = v[i] * factor;
-    real = real < 65536.0f ? real : 65536.0f; /* beyond all codes */
+    real = real < 65536.0f ? real : 65536.0f; /* beyond all integers */
     const int32_t whole = (int32_t)real;
     int32_t code = whole + (real - (float)whole >= 0.5f) + zero;
     code = code > low ? code : low;

@@ -26,7 +26,7 @@ struct sums {
   uint8_t *kind;
 };
 
-/* The part of a window that lies in an axis of `size`: where it begins, and how long it is. */
+/* The part of a window that is inside an axis of `size`: where it begins, and how long it is. */
 static size_t inside(size_t at, size_t step, size_t before, size_t window, size_t size,
                      size_t *first) {
   const size_t begin = at * step, end = begin + window;

@@ -5,7 +5,7 @@
  * Sums of 8-bit integers over windows of images in NHWC, and the byte that each sum becomes.
  *
  * A sum is of bytes in the order of their values, from 0 to 255: those of i8 have their highest
- * bit flipped. What lies outside of an image is not summed. The byte of a sum, in the same order,
+ * bit flipped. What is outside of an image is not summed. The byte of a sum, in the same order,
  * is how many of the 255 levels of its pixel are not above it, so any function of sums that never
  * falls is computed, however it rounds.
  */
